@@ -1,0 +1,184 @@
+// Package arena is the memory that an HCA may read and write: slabs outside the Go heap, registered
+// once with each device, out of which payload buffers and message slots are cut. A Buffer is always
+// contiguous in virtual memory, so it is one fragment of an RDMA descriptor.
+//
+// An Arena is safe for use by several goroutines. Sizes are rounded up to a power of two, at least one
+// page, at most a slab; free pieces are merged again (a buddy system), so a long life does not crumble it.
+package arena
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	minOrder = 12 // 4 KiB
+	// SlabSize is the size of one slab in bytes and the largest buffer.
+	SlabSize  = 32 << 20
+	slabOrder = 25
+)
+
+// ErrLimit says that the arena may not grow further.
+var ErrLimit = errors.New("arena limit reached")
+
+// Arena hands out buffers.
+type Arena struct {
+	mu    sync.Mutex
+	limit int
+	slabs []*Slab
+	used  int
+}
+
+// Slab is one mapping. Its bytes never move; devices register it as one region.
+type Slab struct {
+	mem   []byte
+	free  [slabOrder + 1]map[int]struct{} // offsets of free pieces by order
+	order map[int]uint8                   // order of each piece handed out
+}
+
+// Buffer is a contiguous piece of a slab. The zero Buffer is empty. A Buffer is a value: copies name the same bytes.
+type Buffer struct {
+	slab   *Slab
+	off, n int
+}
+
+// New makes an arena that grows slab by slab up to limit bytes (at least one slab).
+func New(limit int) *Arena {
+	return &Arena{limit: max(limit, SlabSize)}
+}
+
+// Alloc gives n zeroed or reused bytes, n from 1 to SlabSize.
+func (a *Arena) Alloc(n int) (Buffer, error) {
+	if n < 1 || n > SlabSize {
+		return Buffer{}, fmt.Errorf("buffer of %d bytes: 1 to %d are possible", n, SlabSize)
+	}
+	order := max(minOrder, bits.Len(uint(n-1)))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.slabs {
+		if off, ok := s.take(order); ok {
+			a.used += 1 << order
+			return Buffer{s, off, n}, nil
+		}
+	}
+	if (len(a.slabs)+1)*SlabSize > a.limit {
+		return Buffer{}, fmt.Errorf("buffer of %d bytes with %d of %d in use: %w", n, a.used, a.limit, ErrLimit)
+	}
+	mem, err := unix.Mmap(-1, 0, SlabSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return Buffer{}, fmt.Errorf("map a slab of %d bytes: %w", SlabSize, err)
+	}
+	// Huge pages are a wish: without them the slab works the same.
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+	s := &Slab{mem: mem, order: make(map[int]uint8)}
+	for i := range s.free {
+		s.free[i] = make(map[int]struct{})
+	}
+	s.free[slabOrder][0] = struct{}{}
+	a.slabs = append(a.slabs, s)
+	off, _ := s.take(order)
+	a.used += 1 << order
+	return Buffer{s, off, n}, nil
+}
+
+// Free gives a buffer back. It must be one that Alloc returned, not a slice of it, and no device may
+// still reach it.
+func (a *Arena) Free(b Buffer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	order, ok := b.slab.order[b.off]
+	if !ok {
+		panic(fmt.Sprintf("arena: free of a buffer at offset %d that is not handed out", b.off))
+	}
+	a.used -= 1 << order
+	b.slab.give(b.off, int(order))
+}
+
+// Used and Size are the bytes handed out (rounded up) and mapped.
+func (a *Arena) Used() (used, size int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.used, len(a.slabs) * SlabSize
+}
+
+// Close unmaps everything. No buffer may be used afterwards, by us or by a device.
+func (a *Arena) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var err error
+	for _, s := range a.slabs {
+		err = errors.Join(err, unix.Munmap(s.mem))
+	}
+	a.slabs, a.used = nil, 0
+	return err
+}
+
+func (s *Slab) take(order int) (int, bool) {
+	o := order
+	for o <= slabOrder && len(s.free[o]) == 0 {
+		o++
+	}
+	if o > slabOrder {
+		return 0, false
+	}
+	var off int
+	for off = range s.free[o] {
+		break
+	}
+	delete(s.free[o], off)
+	for o > order { // keep the lower half, free the upper
+		o--
+		s.free[o][off+1<<o] = struct{}{}
+	}
+	s.order[off] = uint8(order)
+	return off, true
+}
+
+func (s *Slab) give(off, order int) {
+	delete(s.order, off)
+	for order < slabOrder {
+		buddy := off ^ 1<<order
+		if _, ok := s.free[order][buddy]; !ok {
+			break
+		}
+		delete(s.free[order], buddy)
+		off &^= 1 << order
+		order++
+	}
+	s.free[order][off] = struct{}{}
+}
+
+// Mem is the whole slab, for registration.
+func (s *Slab) Mem() []byte { return s.mem }
+
+// Bytes are the buffer's bytes. A device may write them while an operation names them.
+func (b Buffer) Bytes() []byte {
+	if b.slab == nil {
+		return nil
+	}
+	return b.slab.mem[b.off : b.off+b.n : b.off+b.n]
+}
+
+// Len is the buffer's length in bytes.
+func (b Buffer) Len() int { return b.n }
+
+// Slab is where the buffer lies; nil for the zero Buffer.
+func (b Buffer) Slab() *Slab { return b.slab }
+
+// Addr is the virtual address that work requests and descriptors carry.
+func (b Buffer) Addr() uint64 {
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b.slab.mem)))) + uint64(b.off)
+}
+
+// Slice is the part from off for n bytes. It panics outside of the buffer.
+func (b Buffer) Slice(off, n int) Buffer {
+	if off < 0 || n < 0 || off+n > b.n {
+		panic(fmt.Sprintf("arena: slice [%d:+%d] of a buffer of %d bytes", off, n, b.n))
+	}
+	return Buffer{b.slab, b.off + off, n}
+}
