@@ -145,15 +145,16 @@ func (s *Store) Propose(ctx context.Context, r HistoryRecord) error {
 
 // Outcome records what became of a change: applied, failed or interrupted after its proposal, confirmed or
 // rolled back after it was applied. Applied stores the new values in the same transaction, rolled back the
-// old ones. Of r only ChangeID, Kind, At, Who, How, From, Reason, Notes and Error count. Where there is no
-// such change in such a state it fails with ErrNotFound.
-func (s *Store) Outcome(ctx context.Context, r HistoryRecord) error {
-	return s.write(ctx, "record the outcome of change "+r.ChangeID, func(tx *sql.Tx) error {
-		return outcome(ctx, tx, r)
+// old ones. Of r only ChangeID, Kind, At, Who, How, From, Reason, Notes and Error count. It returns the number
+// of the record. Where there is no such change in such a state it fails with ErrNotFound.
+func (s *Store) Outcome(ctx context.Context, r HistoryRecord) (seq int64, err error) {
+	err = s.write(ctx, "record the outcome of change "+r.ChangeID, func(tx *sql.Tx) error {
+		return outcome(ctx, tx, &r)
 	})
+	return r.Seq, err
 }
 
-func outcome(ctx context.Context, tx *sql.Tx, r HistoryRecord) error {
+func outcome(ctx context.Context, tx *sql.Tx, r *HistoryRecord) error {
 	before, known := follows[r.Kind]
 	if !known {
 		return fmt.Errorf("%q is not an outcome", r.Kind)
@@ -166,7 +167,7 @@ func outcome(ctx context.Context, tx *sql.Tx, r HistoryRecord) error {
 		return err
 	}
 	r.Changes = last.Changes
-	if err := appendRecord(ctx, tx, &r); err != nil {
+	if err := appendRecord(ctx, tx, r); err != nil {
 		return err
 	}
 	for _, c := range r.Changes {
@@ -211,7 +212,7 @@ func (s *Store) InterruptOpen(ctx context.Context, at int64) (closed []HistoryRe
 				ChangeID: r.ChangeID, Kind: Interrupted, At: at, Who: "o2ibd", How: "system", Reason: r.Reason,
 				Changes: r.Changes, Error: "o2ibd ended before the outcome was known; the old values are in force",
 			}
-			if err := outcome(ctx, tx, end); err != nil {
+			if err := outcome(ctx, tx, &end); err != nil {
 				return err
 			}
 			closed = append(closed, end)

@@ -18,7 +18,7 @@ const (
 
 // Note tells an operator what became of a value and why.
 type Note struct {
-	Scope string   `json:"scope"`
+	Scope string   `json:"scope"` // for which it was derived; the value may be the global one
 	Name  string   `json:"name"`
 	Kind  NoteKind `json:"kind"`
 	Text  string   `json:"text"` // "peer_credits 300 → 255: …"
@@ -69,7 +69,7 @@ func Derive(v Values, net string) (Global, NI, []Note) {
 	r := resolver{v, net}
 	var notes []Note
 	note := func(name string, kind NoteKind, format string, args ...any) {
-		notes = append(notes, Note{r.from(name), name, kind, name + " " + fmt.Sprintf(format, args...)})
+		notes = append(notes, Note{net, name, kind, name + " " + fmt.Sprintf(format, args...)})
 	}
 
 	g := Global{
@@ -241,14 +241,6 @@ func Effective(g Global, n NI, name string) (string, bool) {
 type resolver struct {
 	v     Values
 	scope string
-}
-
-// from is the scope where the value that counts was set; the resolver's own if it is the default.
-func (r resolver) from(name string) string {
-	if _, from, ok := r.v.Find(r.scope, name); ok {
-		return from
-	}
-	return GlobalScope
 }
 
 func (r resolver) text(name string) string {

@@ -1,0 +1,292 @@
+package tuning
+
+import (
+	"context"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"o2ibd/engine/tunables"
+	"o2ibd/store"
+)
+
+// undoTime is how long putting things back may take after the caller has gone.
+const undoTime = 30 * time.Second
+
+const maxReason = 1000 // bytes
+
+// Change makes a change, or in a dry run says what it would do. When it returns nil the change is in
+// force and on disk. The error is a *InvalidError, a *ConflictError, ErrNothing, ErrNotBuilt, the engine's
+// refusal or the store's failure; the old values are then in force.
+func (s *Service) Change(ctx context.Context, r Request) (Result, error) {
+	if r.ConfirmWithin != 0 {
+		return Result{}, ErrNotBuilt
+	}
+	if len(r.Changes) == 0 {
+		return Result{}, ErrNothing
+	}
+	if r.Reason = strings.ToValidUTF8(strings.TrimSpace(r.Reason), "?"); len(r.Reason) > maxReason {
+		return Result{}, fmt.Errorf("the reason is %d bytes long; allowed: up to %d", len(r.Reason), maxReason)
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return Result{}, fmt.Errorf("wait for another change to end: %w", ctx.Err())
+	}
+	p, err := s.plan(ctx, r)
+	if err != nil {
+		return Result{}, err
+	}
+	if r.DryRun || len(p.items) == 0 {
+		return p.result, nil
+	}
+	if err := s.carryOut(ctx, r, p); err != nil {
+		return Result{}, err
+	}
+	p.result.ChangeID, p.result.Tag = p.id, s.Tag()
+	return p.result, nil
+}
+
+// plan is a change that was found valid.
+type plan struct {
+	id         string
+	prev, next tunables.Values // in force before and after
+	items      []store.TunableChange
+	result     Result
+}
+
+func (s *Service) plan(ctx context.Context, r Request) (*plan, error) {
+	wanted, adjusted, err := canonical(r.Changes)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.RLock()
+	changed, tag := s.changed, s.tag()
+	s.mu.RUnlock()
+	if r.IfMatch != "" && r.IfMatch != "*" && r.IfMatch != tag {
+		return nil, s.conflict(ctx, wanted)
+	}
+
+	p := &plan{prev: changed.Over(s.opts.File)}
+	stored := changed.Clone()
+	p.result = Result{DryRun: r.DryRun, Tag: tag, Changed: []Changed{}, Derived: []Changed{}, Effects: []tunables.Effect{}, Findings: []tunables.Note{}}
+	for _, c := range wanted {
+		key := tunables.Scoped{Scope: c.Scope, Name: c.Name}
+		old := lookup(changed, key)
+		if old == nil && c.Value == nil || old != nil && c.Value != nil && *old == *c.Value {
+			continue // stands already
+		}
+		if c.Value == nil {
+			delete(stored, key)
+		} else {
+			stored[key] = string(*c.Value)
+		}
+		p.items = append(p.items, store.TunableChange{Scope: c.Scope, Name: c.Name, Old: (*string)(old), New: (*string)(c.Value)})
+		p.result.add(&p.result.Changed, key, old, c.Value)
+	}
+	p.next = stored.Over(s.opts.File)
+	if bad := tunables.Validate(p.next); len(bad) > 0 {
+		return nil, &InvalidError{bad}
+	}
+	p.describe(adjusted, wanted)
+	return p, nil
+}
+
+// canonical checks each change by itself, and that none is named twice.
+func canonical(changes []Change) (wanted []Change, adjusted []tunables.Note, err error) {
+	var bad []tunables.FieldError
+	seen := map[tunables.Scoped]bool{}
+	for _, c := range changes {
+		value := Scalar("")
+		if c.Value != nil {
+			value = *c.Value
+		} else if t, ok := tunables.Lookup(c.Name); ok {
+			value = Scalar(t.Default) // unsetting has no value that could be wrong
+		}
+		key, canon, note, err := tunables.Canonical(tunables.Scoped{Scope: c.Scope, Name: c.Name}, string(value))
+		var ferr *tunables.FieldError
+		switch {
+		case errors.As(err, &ferr):
+			bad = append(bad, *ferr)
+			continue
+		case seen[key]:
+			bad = append(bad, tunables.FieldError{Scope: key.Scope, Name: key.Name, Value: canon, Problem: "is named twice", Allowed: "one value for each setting"})
+			continue
+		}
+		seen[key] = true
+		w := Change{Scope: key.Scope, Name: key.Name}
+		if c.Value != nil {
+			w.Value = NewScalar(canon)
+		}
+		if note != nil {
+			adjusted = append(adjusted, *note)
+		}
+		wanted = append(wanted, w)
+	}
+	if len(bad) > 0 {
+		return nil, nil, &InvalidError{bad}
+	}
+	slices.SortFunc(wanted, func(a, b Change) int {
+		return tunables.Compare(tunables.Scoped{Scope: a.Scope, Name: a.Name}, tunables.Scoped{Scope: b.Scope, Name: b.Name})
+	})
+	return wanted, adjusted, nil
+}
+
+// describe says what the engine makes of the change: values that come out differently, and notes that are
+// new or about what was named.
+func (p *plan) describe(adjusted []tunables.Note, wanted []Change) {
+	scopes := scopesOf(p.prev, p.next)
+	before, after := effective(p.prev, scopes), effective(p.next, scopes)
+	for _, scope := range scopes {
+		for _, t := range tunables.All {
+			key := tunables.Scoped{Scope: scope, Name: t.Name}
+			if was, is := before[key], after[key]; was != is {
+				p.result.add(&p.result.Derived, key, NewScalar(was), NewScalar(is))
+			}
+		}
+	}
+	p.result.Notes = append([]tunables.Note{}, adjusted...)
+	known := notes(p.prev, scopes)
+	for _, n := range notes(p.next, scopes) {
+		named := slices.ContainsFunc(wanted, func(c Change) bool { return c.Scope == n.Scope && c.Name == n.Name })
+		if named || !slices.Contains(known, n) {
+			p.result.Notes = append(p.result.Notes, n)
+		}
+	}
+	for _, n := range p.result.Notes {
+		if n.Kind == tunables.Warning || n.Kind == tunables.Clamped {
+			p.result.Findings = append(p.result.Findings, n)
+		}
+	}
+}
+
+func (r *Result) add(to *[]Changed, key tunables.Scoped, old, new *Scalar) {
+	t, _ := tunables.Lookup(key.Name)
+	*to = append(*to, Changed{Scope: key.Scope, Name: key.Name, Old: old, New: new, Unit: t.Unit, Effect: t.Effect})
+	if !slices.Contains(r.Effects, t.Effect) {
+		r.Effects = append(r.Effects, t.Effect)
+	}
+}
+
+// carryOut records, applies and records again.
+func (s *Service) carryOut(ctx context.Context, r Request, p *plan) error {
+	if err := s.settle(ctx); err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	var err error
+	if p.id, err = s.newID(); err != nil {
+		return err
+	}
+	record := store.HistoryRecord{ChangeID: p.id, At: s.opts.Now().UnixMilli(), Who: r.Who, How: r.How, From: r.From, Reason: r.Reason, Changes: p.items}
+	for _, n := range p.result.Notes {
+		record.Notes = append(record.Notes, n.Text)
+	}
+	if err := s.opts.Store.Propose(ctx, record); err != nil {
+		s.fail(ctx, record, err) // the commit may have reached the disk all the same
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	if err := s.opts.Applier.Apply(ctx, p.prev, p.next); err != nil {
+		return s.putBack(ctx, record, p, fmt.Errorf("%w: %w", ErrEngine, err))
+	}
+	// From here the engine has the values: whether the caller still waits must not decide what is stored.
+	ctx = context.WithoutCancel(ctx)
+	record.Kind, record.At = store.Applied, s.opts.Now().UnixMilli()
+	seq, err := s.opts.Store.Outcome(ctx, record)
+	if err != nil {
+		// So may this commit.
+		last, lastErr := s.opts.Store.LastRecord(ctx, p.id)
+		if lastErr != nil || last.Kind != store.Applied {
+			return s.putBack(ctx, record, p, err)
+		}
+		seq = last.Seq
+	}
+	s.adopt(p, seq)
+	return nil
+}
+
+// putBack makes the engine use the old values, records that the change failed, and says so.
+func (s *Service) putBack(ctx context.Context, r store.HistoryRecord, p *plan, why error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	if undo := s.opts.Applier.Apply(ctx, p.next, p.prev); undo != nil {
+		why = fmt.Errorf("change %s was not made: %w; the engine did not take the old values back either: %w; they are stored, restart the appliance", p.id, why, undo)
+	} else {
+		why = fmt.Errorf("change %s was not made, the old values are in force: %w", p.id, why)
+	}
+	s.fail(ctx, r, why)
+	return why
+}
+
+// fail records that a change failed. What the store does not take is owed, and paid by settle.
+func (s *Service) fail(ctx context.Context, r store.HistoryRecord, why error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	r.Kind, r.At, r.Error = store.Failed, s.opts.Now().UnixMilli(), why.Error()
+	s.owed = &r
+	_ = s.settle(ctx) // the next change tries again, and so does the next start
+}
+
+// settle records the outcome that is owed, if any: while a change is open the store takes no other.
+func (s *Service) settle(ctx context.Context) error {
+	if s.owed == nil {
+		return nil
+	}
+	if _, err := s.opts.Store.Outcome(ctx, *s.owed); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	s.owed = nil // stored, or there is no such open change
+	return nil
+}
+
+// adopt takes the new values over; the store has them.
+func (s *Service) adopt(p *plan, seq int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed, setBy := s.changed.Clone(), maps.Clone(s.setBy)
+	for _, c := range p.items {
+		k := tunables.Scoped{Scope: c.Scope, Name: c.Name}
+		if c.New == nil {
+			delete(changed, k)
+			delete(setBy, k)
+		} else {
+			changed[k], setBy[k] = *c.New, p.id
+		}
+	}
+	s.changed, s.setBy, s.revision = changed, setBy, seq
+}
+
+// conflict says what stands now of the settings that were wanted.
+func (s *Service) conflict(ctx context.Context, wanted []Change) error {
+	s.mu.RLock()
+	v, setBy, tag := s.changed.Over(s.opts.File), s.setBy, s.tag()
+	s.mu.RUnlock()
+	e := &ConflictError{Tag: tag}
+	for _, w := range wanted {
+		key := tunables.Scoped{Scope: w.Scope, Name: w.Name}
+		c := Conflict{Scope: w.Scope, Name: w.Name, Now: lookup(v, key), Yours: w.Value, ChangeID: setBy[key]}
+		if c.ChangeID != "" {
+			last, err := s.opts.Store.LastRecord(ctx, c.ChangeID)
+			if err != nil {
+				return err
+			}
+			c.Who, c.At = last.Who, &last.At
+		}
+		e.Clashes = append(e.Clashes, c)
+	}
+	return e
+}
+
+// newID names a change: short enough to read out, random so that no two histories share one.
+func (s *Service) newID() (string, error) {
+	b := make([]byte, 10)
+	if _, err := io.ReadFull(s.opts.IDs, b); err != nil {
+		return "", fmt.Errorf("make a change id: %w", err)
+	}
+	return strings.ToLower(base32.StdEncoding.EncodeToString(b)), nil
+}
