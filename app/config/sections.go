@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 
 	"o2ibd/engine/tunables"
+	"o2ibd/engine/wire"
 )
 
 // exportSections stand beside net in an lnetctl export.
@@ -29,9 +29,6 @@ var (
 		"fmr_cache", "ntx", "conns_per_peer", "timeout", "tos",
 	}
 )
-
-// otherNets are the network types that LNet knows and we do not speak (spec lnet 1.1).
-var otherNets = []string{"tcp", "lo", "gni", "gip", "ptlf", "kfi", "efa", "bxi3f"}
 
 func (r *reader) top(root ast.Node) error {
 	c := &r.cfg
@@ -180,18 +177,18 @@ func (r *reader) netElement(n ast.Node) error {
 	if name == "" {
 		return r.errorf(line(n), "a network without \"net type\": a name is wanted, such as o2ib1")
 	}
-	number, ok := o2ibNumber(name)
-	if !ok {
-		if !slices.ContainsFunc(otherNets, func(t string) bool { return strings.HasPrefix(name, t) }) {
-			return r.errorf(line(n), "network %q is not known: o2ib with a number up to 65535 is wanted, such as o2ib1", name)
-		}
+	net, err := wire.ParseNet(name)
+	if err != nil {
+		return r.errorf(line(n), "network %q is not known: o2ib with a number up to 65535 is wanted, such as o2ib1", name)
+	}
+	if net.Type() != wire.NetO2IB.Type() {
 		r.ignored = before
 		if name != "lo" {
 			r.notice("%s:%d: network %s is skipped: this appliance speaks o2ib", r.file, line(n), name)
 		}
 		return nil
 	}
-	name = netName(number)
+	name = net.String()
 	if flat != nil {
 		return r.ni(name, n, own)
 	}
@@ -300,21 +297,4 @@ func (r *reader) importBlocks(netName string, b blocks) error {
 		}
 	}
 	return nil
-}
-
-// o2ibNumber is the number of an o2ib network: 0 for o2ib, 7 for o2ib7.
-func o2ibNumber(name string) (int, bool) {
-	rest, ok := strings.CutPrefix(name, "o2ib")
-	if !ok || rest == "" {
-		return 0, ok
-	}
-	n, err := strconv.ParseUint(rest, 10, 16)
-	return int(n), err == nil
-}
-
-func netName(number int) string {
-	if number == 0 {
-		return "o2ib"
-	}
-	return "o2ib" + strconv.Itoa(number)
 }

@@ -98,7 +98,7 @@ func Peer(s *engine.Snapshot, verbose bool) []byte {
 			continue
 		}
 		seen[p.NID] = true
-		_, nid, _ := strings.Cut(p.ID, ">")
+		nid := p.NID.String()
 		w.line(4, "- primary nid: "+nid)
 		w.line(6, "Multi-Rail: False")
 		w.line(6, "peer ni:")

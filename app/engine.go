@@ -1,0 +1,233 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"o2ibd/app/demo"
+	"o2ibd/engine"
+	"o2ibd/engine/tunables"
+	"o2ibd/engine/wire"
+)
+
+// Engine is what the appliance needs of an engine. All methods may be called from any goroutine.
+type Engine interface {
+	Start() error
+	Stop(ctx context.Context) error
+	Snapshot() *engine.Snapshot
+	Ping(ctx context.Context, nid wire.NID, timeout time.Duration) (PingResult, error)
+	Retune(ctx context.Context, v tunables.Values) error
+	DemoNode() (demo.Node, error) // for the demo's load
+}
+
+// EngineConfig is an engine to make.
+type EngineConfig struct {
+	Provider string // a name of Providers
+	NIs      []NISpec
+	Tunables tunables.Values
+	OnEvent  func(engine.Event) // must not block
+	Log      *slog.Logger
+}
+
+// NISpec is one NI: its network and the IPv4 address that it is on.
+type NISpec struct {
+	Net  string
+	Addr netip.Addr
+}
+
+// retryEngine is the time between two attempts to bring the engine up.
+const retryEngine = 10 * time.Second
+
+// host keeps the engine that runs, or why none does.
+type host struct {
+	mu     sync.RWMutex
+	engine Engine
+	err    error // of the last attempt; nil while it runs or none is wanted
+	wanted bool
+}
+
+func (h *host) get() (Engine, error) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.engine, h.err
+}
+
+// up tries to bring the engine up. Only the change of the reason is told, not each attempt.
+func (a *App) up() bool {
+	e, err := a.tryEngine()
+	a.host.mu.Lock()
+	old := a.host.err
+	a.host.engine, a.host.err = e, err
+	a.host.mu.Unlock()
+	if err != nil && (old == nil || old.Error() != err.Error()) {
+		a.events.say("engine", SeverityError, "the o2ib engine is not up: %v; it is tried again every %v", err, retryEngine)
+	}
+	return err == nil
+}
+
+func (a *App) tryEngine() (Engine, error) {
+	nis, err := a.addresses()
+	if err != nil {
+		return nil, err
+	}
+	e, err := a.makeEngine(EngineConfig{
+		Provider: a.provider, NIs: nis, Tunables: a.tuning.Values(), OnEvent: a.events.add, Log: a.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := e.Start(); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// addresses finds the address of each NI's interface.
+func (a *App) addresses() ([]NISpec, error) {
+	if a.fabric != nil {
+		return []NISpec{{demoNet, demoAddr(0)}}, nil
+	}
+	var list []NISpec
+	for _, ni := range a.cfg.NIs {
+		addr, err := interfaceAddr(ni.Interface)
+		if err != nil {
+			return nil, fmt.Errorf("network %s: %w", ni.Net, err)
+		}
+		list = append(list, NISpec{ni.Net, addr})
+	}
+	return list, nil
+}
+
+// interfaceAddr is the first IPv4 address of an interface.
+func interfaceAddr(name string) (netip.Addr, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("interface %s is not there", name)
+	}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("addresses of interface %s: %w", name, err)
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			return p.Addr(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("interface %s has no IPv4 address", name)
+}
+
+// keepUp tries until the engine is up or ctx ends, and starts the demo's load on it.
+func (a *App) keepUp(ctx context.Context) {
+	for !a.up() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retryEngine):
+		}
+	}
+	if a.fabric == nil {
+		return
+	}
+	e, _ := a.host.get()
+	node, err := e.DemoNode()
+	if err != nil {
+		a.events.say("engine", SeverityError, "the demo has no load: %v", err)
+		return
+	}
+	a.fabric.start(ctx, node)
+}
+
+// down stops the engine, within engineStop.
+func (a *App) down() error {
+	a.host.mu.Lock()
+	e := a.host.engine
+	a.host.engine = nil
+	a.host.mu.Unlock()
+	if e == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), engineStop)
+	defer cancel()
+	return e.Stop(ctx)
+}
+
+// retune is the Applier of tuning. Without an engine there is nothing to do: it starts with the values.
+func (a *App) retune(ctx context.Context, _, next tunables.Values) error {
+	e, _ := a.host.get()
+	if e == nil {
+		return nil
+	}
+	return e.Retune(ctx, next)
+}
+
+// snapshot is what the ticker takes: an empty one without an engine.
+func (a *App) snapshot() *engine.Snapshot {
+	if e, _ := a.host.get(); e != nil {
+		return e.Snapshot()
+	}
+	return &engine.Snapshot{
+		TakenAt: time.Now().UnixMilli(), Nets: []engine.Net{}, Devices: []engine.Device{}, Peers: []engine.Peer{},
+		Conns: []engine.Conn{}, Pools: []engine.Pool{}, Schedulers: []engine.Scheduler{},
+	}
+}
+
+// Bounds of a ping's timeout.
+const (
+	DefaultPing = 5 * time.Second
+	maxPing     = 180 * time.Second
+)
+
+// Ping asks nid, such as 10.0.0.2@o2ib, once; a timeout of 0 is DefaultPing.
+func (a *App) Ping(ctx context.Context, who Actor, nid string, timeout time.Duration) (PingResult, error) {
+	r, err := a.ping(ctx, who, nid, timeout)
+	if err != nil && !errors.Is(err, ErrForbidden) && !errors.Is(err, ErrInvalid) {
+		// A ping changes nothing: it is no matter for the audit log, but who pings whom in vain helps.
+		a.log.Info("ping failed", "nid", nid, "who", who.Name, "error", err)
+	}
+	return r, err
+}
+
+func (a *App) ping(ctx context.Context, who Actor, text string, timeout time.Duration) (PingResult, error) {
+	if err := allowed(who, RoleOperator); err != nil {
+		return PingResult{}, err
+	}
+	nid, err := wire.ParseNID(text)
+	if err != nil {
+		return PingResult{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if timeout == 0 {
+		timeout = DefaultPing
+	}
+	if timeout < 0 || timeout > maxPing {
+		return PingResult{}, fmt.Errorf("%w: a timeout of %v: more than 0 and at most %v are possible", ErrInvalid, timeout, maxPing)
+	}
+	e, why := a.host.get()
+	if e == nil {
+		if why == nil {
+			why = errors.New("none is configured")
+		}
+		return PingResult{}, fmt.Errorf("%w: %w", ErrNoEngine, why)
+	}
+	r, err := e.Ping(ctx, nid, timeout)
+	if err != nil && ctx.Err() == nil {
+		return r, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	return r, err
+}
+
+// Providers are the providers built into this binary.
+func Providers() []string {
+	var names []string
+	for name := range providers {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
