@@ -1,0 +1,274 @@
+package o2iblnd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+
+	"o2ibd/engine/arena"
+	"o2ibd/engine/o2iblnd/credits"
+	"o2ibd/engine/o2iblnd/pool"
+	"o2ibd/engine/tunables"
+	"o2ibd/engine/wire"
+)
+
+// ni is one LNet interface of ours: a NID on a device. connd owns it, but for the atomics and the pools.
+type ni struct {
+	nid         wire.NID
+	incarnation uint64
+	dev         *device
+	tun         atomic.Pointer[tunables.NI]
+	txs         []*txSet // by CPT
+	shutdown    bool
+	peers       int // not yet destroyed
+	gone        chan struct{}
+
+	cksumErrors, unpackErrors                              atomic.Uint64
+	connectsActive, connectsPassive, established, failed   atomic.Uint64
+	rejectsSent, rejectsReceived, races, stale, reconnects atomic.Uint64
+	npeers, nconns                                         atomic.Int32
+}
+
+func (l *LND) count(_ *ni, n *atomic.Uint64) { n.Add(1) }
+
+// NIConfig of an NI to bring up.
+type NIConfig struct {
+	NID      wire.NID
+	Addr     netip.Addr // address of the interface; the listener is there
+	Tunables tunables.NI
+}
+
+// AddNI brings up an NI: its device if it is the first there, its pools, and from then on connections.
+func (l *LND) AddNI(ctx context.Context, cfg NIConfig) error {
+	return l.connd.call(ctx, func(done func(error)) { done(l.connd.addNI(cfg)) })
+}
+
+// DelNI takes an NI down: peers are deleted, connections drained, pools freed (spec o2iblnd 7.3).
+func (l *LND) DelNI(ctx context.Context, nid wire.NID) error {
+	return l.connd.call(ctx, func(done func(error)) { l.connd.delNI(nid, done) })
+}
+
+// Incarnation of an NI, for LNet and for tests; 0 when there is none.
+func (l *LND) Incarnation(nid wire.NID) uint64 {
+	if n := l.ni(nid); n != nil {
+		return n.incarnation
+	}
+	return 0
+}
+
+func (d *connd) addNI(cfg NIConfig) error {
+	if d.lnd.ni(cfg.NID) != nil {
+		return fmt.Errorf("NI %v is there already", cfg.NID)
+	}
+	service := d.lnd.global.Load().Service
+	var dev *device
+	for _, v := range d.devices {
+		if v.listener.Local().Addr() == cfg.Addr {
+			dev = v
+		}
+	}
+	if dev == nil {
+		var err error
+		if dev, err = d.openDevice(cfg.Addr, service); err != nil {
+			return fmt.Errorf("NI %v: %w", cfg.NID, err)
+		}
+		d.devices = append(d.devices, dev)
+	}
+	n := &ni{nid: cfg.NID, dev: dev, incarnation: d.newIncarnation()}
+	n.tun.Store(&cfg.Tunables)
+	size := max(pool.TxPool, cfg.Tunables.NTX/d.lnd.cpts)
+	for cpt := range d.lnd.cpts {
+		set, err := newTxSet(d.lnd, n, cpt, size)
+		if err != nil {
+			for _, t := range n.txs {
+				t.pools.Close()
+			}
+			return errors.Join(fmt.Errorf("NI %v: transmit pool: %w", cfg.NID, err), d.releaseDevice(dev))
+		}
+		n.txs = append(n.txs, set)
+	}
+	dev.nets++
+	all := append(append([]*ni(nil), *d.lnd.nis.Load()...), n)
+	d.lnd.nis.Store(&all)
+	return nil
+}
+
+// newIncarnation is the wall clock in microseconds, never 0 and never twice the same.
+func (d *connd) newIncarnation() uint64 {
+	d.lastIncarnation = max(uint64(d.lnd.now().UnixMicro()), d.lastIncarnation+1)
+	return d.lastIncarnation
+}
+
+func (d *connd) delNI(nid wire.NID, done func(error)) {
+	n := d.lnd.ni(nid)
+	if n == nil || n.shutdown {
+		done(fmt.Errorf("no NI %v", nid))
+		return
+	}
+	n.shutdown = true
+	var rest []*ni
+	for _, m := range *d.lnd.nis.Load() {
+		if m != n {
+			rest = append(rest, m)
+		}
+	}
+	d.lnd.nis.Store(&rest)
+	for _, p := range d.peersOf(n, wire.AnyNID) {
+		d.delPeer(p, orderly("the NI is shut down"))
+	}
+	d.dying = append(d.dying, dyingNI{n, done})
+	d.reapNIs()
+}
+
+// dyingNI is an NI that waits for its last peer.
+type dyingNI struct {
+	ni   *ni
+	done func(error)
+}
+
+// reapNIs ends the NIs whose peers are all gone.
+func (d *connd) reapNIs() {
+	kept := d.dying[:0]
+	for _, x := range d.dying {
+		if x.ni.peers > 0 {
+			kept = append(kept, x)
+			continue
+		}
+		for _, t := range x.ni.txs {
+			t.pools.Close()
+		}
+		x.ni.dev.nets--
+		dev := x.ni.dev
+		if dev.nets > 0 {
+			x.done(nil)
+			continue
+		}
+		done := x.done
+		d.dropDevice(dev, func(err error) { done(err) })
+	}
+	d.dying = kept
+}
+
+// releaseDevice closes a device that was opened for an NI that did not come up.
+func (d *connd) releaseDevice(dev *device) error {
+	if dev.nets == 0 {
+		d.dropDevice(dev, func(error) {})
+	}
+	return nil
+}
+
+// dropDevice closes a device once every scheduler has let go of its completion queue.
+func (d *connd) dropDevice(dev *device, done func(error)) {
+	for i, v := range d.devices {
+		if v == dev {
+			d.devices = append(d.devices[:i], d.devices[i+1:]...)
+			break
+		}
+	}
+	err := dev.listener.Close() // refuses newcomers from here
+	dev.listener = nil
+	for i, s := range d.lnd.scheds {
+		s.submit(op{kind: opDropCQ, dq: deviceCQ{dev, dev.cqs[i]}})
+	}
+	d.closing = append(d.closing, closingDevice{dev, err, done})
+}
+
+// closingDevice is a device that waits for its schedulers.
+type closingDevice struct {
+	dev  *device
+	err  error
+	done func(error)
+}
+
+func (d *connd) reapDevices() {
+	kept := d.closing[:0]
+	for _, x := range d.closing {
+		if x.dev.held() {
+			kept = append(kept, x)
+			continue
+		}
+		x.done(errors.Join(x.err, x.dev.close()))
+	}
+	d.closing = kept
+}
+
+// held says whether a scheduler still polls the device.
+func (d *device) held() bool {
+	for _, gone := range d.cqGone {
+		select {
+		case <-gone:
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// txSet is the pool set of transmits of an NI on one CPT (spec o2iblnd 6.2).
+type txSet struct {
+	pools *pool.Set[*tx]
+}
+
+// newTxSet makes the set with its first pool.
+func newTxSet(l *LND, n *ni, cpt, size int) (*txSet, error) {
+	set := &txSet{}
+	create := func(size int) ([]*tx, error) { return l.newTxs(n, set, size) }
+	var err error
+	set.pools, err = pool.New(fmt.Sprintf("TX %v %d", n.nid, cpt), size, create, l.freeTxs, l.now())
+	return set, err
+}
+
+// newTxs makes the transmits of one pool, with their message slots registered.
+func (l *LND) newTxs(n *ni, set *txSet, size int) ([]*tx, error) {
+	var txs []*tx
+	for left := size; left > 0; {
+		// Powers of two, so that nothing of a buffer is wasted.
+		k := 1
+		for k*2 <= left && k*2*wire.MsgSize <= arena.SlabSize {
+			k *= 2
+		}
+		mem, err := l.slots.Alloc(k * wire.MsgSize)
+		if err != nil {
+			l.freeSlots(txs)
+			return nil, err
+		}
+		mr, err := n.dev.region(mem.Slab())
+		if err != nil {
+			l.slots.Free(mem)
+			l.freeSlots(txs)
+			return nil, err
+		}
+		for i := range k {
+			t := &tx{set: set, dev: n.dev, key: mr.LKey(), slot: mem.Slice(i*wire.MsgSize, wire.MsgSize), done: true}
+			if i == 0 {
+				t.mem = mem
+			}
+			txs = append(txs, t)
+		}
+		left -= k
+	}
+	l.txs.add(txs)
+	return txs, nil
+}
+
+// freeTxs gives a pool's memory back.
+func (l *LND) freeTxs(txs []*tx) {
+	l.txs.remove(txs)
+	l.freeSlots(txs)
+}
+
+func (l *LND) freeSlots(txs []*tx) {
+	for _, t := range txs {
+		if t.mem.Slab() != nil {
+			l.slots.Free(t.mem)
+		}
+	}
+}
+
+// newAccount is the credit account of a conn as it was negotiated.
+func newAccount(g *tunables.Global, n *tunables.NI, e *establishment) credits.Conn {
+	hw := credits.HighWater(e.version, e.depth, n.PeerCreditsHiw, n.PeerCredits)
+	return credits.New(e.version, e.depth, hw, credits.ConcurrentSends(e.version, n.ConcurrentSends))
+}
