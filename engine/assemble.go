@@ -41,10 +41,10 @@ func (e *Engine) Snapshot() *Snapshot {
 		if i := slices.IndexFunc(st.NIs, func(x o2iblnd.NIState) bool { return x.NID == nid }); i >= 0 {
 			fillNet(&n, &st.NIs[i])
 		}
-		if i := slices.IndexFunc(lnis, func(x lnet.NIStatus) bool { return x.NID == nid }); i >= 0 {
+		if i := slices.IndexFunc(lnis, func(x lnet.NIInfo) bool { return x.NID == nid }); i >= 0 {
 			l := &lnis[i]
-			n.AvailableCredits, n.MinCredits = l.AvailableCredits, l.MinCredits
-			n.SendCount, n.RecvCount, n.DropCount = l.Sent.Total(), l.Received.Total(), l.Dropped.Total()
+			n.AvailableCredits, n.MinCredits = l.Available, l.MinCredits
+			n.SendCount, n.RecvCount, n.DropCount = l.Traffic.Sent.Sum(), l.Traffic.Received.Sum(), l.Traffic.Dropped.Sum()
 		}
 		s.Nets = append(s.Nets, n)
 	}
@@ -55,7 +55,9 @@ func (e *Engine) Snapshot() *Snapshot {
 	for i := range st.Conns {
 		s.Conns = append(s.Conns, conn(&st.Conns[i]))
 	}
-	slices.SortFunc(s.Conns, func(a, b Conn) int { return strings.Compare(a.Peer+fmt.Sprintf("%12s", a.ID), b.Peer+fmt.Sprintf("%12s", b.ID)) })
+	slices.SortFunc(s.Conns, func(a, b Conn) int {
+		return strings.Compare(a.Peer+fmt.Sprintf("%12s", a.ID), b.Peer+fmt.Sprintf("%12s", b.ID))
+	})
 	for _, p := range st.Pools {
 		s.Pools = append(s.Pools, Pool{
 			ID: fmt.Sprintf("%s %v cpt %d", p.Kind, p.NI, p.CPT), Kind: p.Kind, Net: p.NI.Net().String(), CPT: p.CPT,
@@ -108,9 +110,9 @@ func (e *Engine) peers(have []o2iblnd.PeerState) []Peer {
 		p := Peer{
 			ID: peerID(l.NI, l.NID), NID: l.NID, NI: l.NI, Net: l.NID.Net().String(), State: "down",
 			Error: l.Error, ErrorAt: ms(l.ErrorAt), LastAliveAt: ms(l.LastAlive), TxQueued: l.Queued,
-			AvailableCredits: l.AvailableCredits, MinCredits: l.MinCredits,
-			SendCount: l.Sent.Total(), RecvCount: l.Received.Total(), DropCount: l.Dropped.Total(),
-			SendBytes: l.SendBytes, RecvBytes: l.RecvBytes,
+			AvailableCredits: l.Available, MinCredits: l.MinCredits,
+			SendCount: l.Traffic.Sent.Sum(), RecvCount: l.Traffic.Received.Sum(), DropCount: l.Traffic.Dropped.Sum(),
+			SendBytes: l.Traffic.SendBytes, RecvBytes: l.Traffic.RecvBytes,
 		}
 		at[p.ID] = len(rows)
 		rows = append(rows, p)
