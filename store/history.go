@@ -47,19 +47,19 @@ type TunableChange struct {
 // HistoryRecord is one record. Seq, Prev and Hash are the store's; a record after the proposal repeats
 // its Changes.
 type HistoryRecord struct {
-	Seq      int64
-	ChangeID string
-	Kind     Kind
-	At       int64
-	Who      string
-	How      string // page, token, cli, socket, import, system
-	From     string // address
-	Reason   string
-	Changes  []TunableChange
-	Notes    []string // what the engine makes of the values
-	Error    string   // why it failed
-	Prev     string   // hash of the record before, 64 zeros for the first
-	Hash     string
+	Seq      int64           `json:"seq"`
+	ChangeID string          `json:"change_id"`
+	Kind     Kind            `json:"kind"`
+	At       int64           `json:"at"`
+	Who      string          `json:"who"`
+	How      string          `json:"how"`  // page, token, cli, socket, import, system
+	From     string          `json:"from"` // address
+	Reason   string          `json:"reason"`
+	Changes  []TunableChange `json:"changes"`
+	Notes    []string        `json:"notes"`     // what the engine makes of the values
+	Error    string          `json:"error"`     // why it failed
+	Prev     string          `json:"prev_hash"` // hash of the record before, 64 zeros for the first
+	Hash     string          `json:"hash"`
 }
 
 // body is the part of a record that is stored as JSON.
@@ -299,8 +299,8 @@ func (s *Store) History(ctx context.Context, f HistoryFilter) ([]HistoryEntry, e
 
 // HistoryEntry is one change: how it was proposed, and what stands about it now.
 type HistoryEntry struct {
-	Proposal HistoryRecord
-	Last     HistoryRecord // the proposal itself while there is no outcome
+	Proposal HistoryRecord `json:"proposal"`
+	Last     HistoryRecord `json:"last"` // the proposal itself while there is no outcome
 }
 
 // ChainError says that the history is not what was written.

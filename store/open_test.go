@@ -69,8 +69,8 @@ func TestOpenFromNothing(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, DatabaseName)); err != nil {
-		t.Error(err)
+	if info, err := os.Stat(filepath.Join(dir, DatabaseName)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v: the database is for its owner only", info, err)
 	}
 	s = open(t, dir)
 	if v, ok, err := s.Setting(t.Context(), "k"); v != "v" || !ok || err != nil {

@@ -76,6 +76,9 @@ func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
 	if err := s.inspect(ctx); err != nil {
 		return nil, s.explain("open", err)
 	}
+	if err := s.create(); err != nil {
+		return nil, err
+	}
 	if s.w, err = sql.Open("sqlite3", s.dsn("_journal_mode=WAL&_synchronous=FULL&_foreign_keys=1&_txlock=immediate")); err != nil {
 		return nil, s.explain("open", err)
 	}
@@ -118,6 +121,16 @@ func (s *Store) Versions(ctx context.Context) (schema int, sqlite string, err er
 	sqlite, _, _ = sqlite3.Version()
 	err = s.r.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&schema)
 	return schema, sqlite, s.explain("read", err)
+}
+
+// create makes an empty file where there is none, which SQLite takes for an empty database: SQLite's own
+// would be readable by everybody.
+func (s *Store) create() error {
+	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("database %s is not writable: %w; change its owner or permissions", s.path, errors.Unwrap(err))
+	}
+	return f.Close()
 }
 
 func (s *Store) dsn(params string) string {

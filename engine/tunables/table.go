@@ -170,8 +170,9 @@ var All = []Tunable{
 	},
 	{
 		Name: "wrq_sge", Kind: Int, Unit: "entries", Min: 1, Max: 32, Default: "2",
-		Group: GroupConns, Effect: NIRestart,
-		Help: "Scatter entries of one RDMA write. With 1, data that is cut at different places on the two sides needs a write per piece and may exceed the fragments that were negotiated.",
+		Group: GroupConns, Effect: AtOnce,
+		Derived: "not more than the HCA takes",
+		Help:    "Scatter entries of one RDMA write. With 1, data that is cut at different places on the two sides needs a write per piece and may exceed the fragments that were negotiated.",
 	},
 	{
 		Name: "nscheds", Aliases: []string{"kib_nscheds"},
@@ -221,7 +222,7 @@ var All = []Tunable{
 	{
 		Name: "ipif_name", Aliases: []string{"kib_default_ipif"},
 		Kind: String, Unit: "interface", Min: 1, Max: 15, Default: "ib0",
-		Group: GroupPorts, Effect: NIRestart,
+		Group: GroupPorts, Effect: EngineRestart,
 		Help: "Interface of a net that names none.",
 	},
 	{
