@@ -230,7 +230,7 @@ type HistoryFilter struct {
 	Scope     string
 	Who       string
 	BeforeSeq int64
-	Limit     int // 0: 100, at most 1000
+	Limit     int // changes, of which each has one row a setting; 0: 100, at most 1000
 }
 
 // History is the answer of GET /api/v1/tunables/history.

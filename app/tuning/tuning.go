@@ -151,11 +151,15 @@ func (s *Service) tag() string {
 // InvalidError says what is wrong with a change; nothing of it was done.
 type InvalidError struct{ Fields []tunables.FieldError }
 
-// Error is one line.
+// Error is one line, with the first few of the fields.
 func (e *InvalidError) Error() string {
-	parts := make([]string, len(e.Fields))
-	for i := range e.Fields {
-		parts[i] = e.Fields[i].Error()
+	const most = 3
+	var parts []string
+	for i := range e.Fields[:min(most, len(e.Fields))] {
+		parts = append(parts, e.Fields[i].Error())
+	}
+	if more := len(e.Fields) - most; more > 0 {
+		parts = append(parts, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(parts, "; also ")
 }

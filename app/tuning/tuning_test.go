@@ -333,6 +333,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"one bad value spoils all", changes("peer_credits", "16", "ib_mtu", "1000"), []string{`ib_mtu: "1000" is not one of the allowed values; allowed: 0, 256`}},
 		{"all that is wrong", changes("peer_credit", "16", "ib_mtu", "1000"), []string{"did you mean peer_credits", "ib_mtu"}},
+		{"more than a line can bear", changes("a", "1", "b", "2", "c", "3", "d", "4", "e", "5"), []string{"a: ", "b: ", "c: ", "d: ", "e: "}},
 		{"together", changes("ntx", "4096"), []string{"fmr_pool_size 512 is less than a quarter of ntx 4096"}},
 		{"together with the file", changes("o2ib2/ntx", "65535"), []string{"o2ib2/ntx: "}},
 		{"twice", changes("peer_credits", "16", "lnd_peercredits_hiw", "5", "peercredits_hiw", "5"), []string{"peer_credits_hiw: is named twice"}},
@@ -348,7 +349,7 @@ func TestRefused(t *testing.T) {
 				t.Fatalf("%v", err)
 			}
 			for i, w := range tc.want {
-				if !strings.Contains(invalid.Fields[i].Error(), w) || strings.Contains(err.Error(), "\n") {
+				if !strings.Contains(invalid.Fields[i].Error(), w) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400 {
 					t.Errorf("%q, want %q", err, w)
 				}
 			}
@@ -787,4 +788,26 @@ func TestConcurrent(t *testing.T) {
 	}
 	t.Logf("%d conflicts", conflicts)
 	h.inForce(want, outcomes...)
+}
+
+func FuzzChanges(f *testing.F) {
+	f.Add(`[{"scope":"o2ib1","name":"peer_credits","value":16}]`)
+	f.Add(`{"peer_credits":16,"o2ib1/tos":null}`)
+	f.Add(`{"a":[{"b":{}}]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		var c tuning.Changes
+		if json.Unmarshal([]byte(text), &c) != nil {
+			return
+		}
+		for _, ch := range c {
+			if ch.Value == nil {
+				continue
+			}
+			b, err := json.Marshal(ch.Value)
+			var back tuning.Scalar
+			if err != nil || json.Unmarshal(b, &back) != nil || back != tuning.Scalar(strings.ToValidUTF8(string(*ch.Value), "\ufffd")) {
+				t.Fatalf("%q → %s → %q, %v", *ch.Value, b, back, err)
+			}
+		}
+	})
 }
