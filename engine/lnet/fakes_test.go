@@ -503,3 +503,5 @@ func move(dst, src []arena.Buffer, n int) {
 		d, s, n = d[k:], s[k:], n-k
 	}
 }
+
+func seg(b arena.Buffer) []arena.Buffer { return []arena.Buffer{b} }
