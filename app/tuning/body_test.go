@@ -61,7 +61,6 @@ func TestPatchBody(t *testing.T) {
 	}
 }
 
-
 func FuzzChanges(f *testing.F) {
 	f.Add(`[{"scope":"o2ib1","name":"peer_credits","value":16}]`)
 	f.Add(`{"peer_credits":16,"o2ib1/tos":null}`)

@@ -389,4 +389,3 @@ func TestConcurrent(t *testing.T) {
 	t.Logf("%d conflicts", conflicts)
 	h.inForce(want, outcomes...)
 }
-
