@@ -202,7 +202,6 @@ func (a *App) tellStart() {
 	for _, r := range a.tuning.Interrupted() {
 		a.events.say("tunables", SeverityWarning, "change %s by %s was cut off by the end of the appliance; the values before it are in force", r.ChangeID, r.Who)
 	}
-	a.events.say("appliance", SeverityInfo, "o2ibd %s has started on %s", a.version, a.hostname)
 }
 
 // Run starts the engine, serves until ctx ends or a listener fails, and stops everything within a bounded
@@ -214,9 +213,6 @@ func (a *App) Run(ctx context.Context, h Handlers) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { a.ticker.run(ctx) })
-	if a.provider != "" {
-		wg.Go(func() { a.keepUp(ctx) })
-	}
 
 	failed := make(chan error, 2)
 	pageServer, page := a.newServer("http", a.page, h.Page)
@@ -231,6 +227,9 @@ func (a *App) Run(ctx context.Context, h Handlers) error {
 
 	err := a.greet(ctx)
 	if err == nil {
+		if a.provider != "" {
+			wg.Go(func() { a.keepUp(ctx) })
+		}
 		select {
 		case <-ctx.Done():
 		case err = <-failed:
@@ -260,10 +259,14 @@ func (a *App) greet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.out, "page: %s\n", a.url)
+	text := "page: " + a.url + "\n"
 	if link != "" {
-		fmt.Fprintf(a.out, "sign-in: %s\n", link)
+		text += "sign-in: " + link + "\n"
 	}
+	if _, err := io.WriteString(a.out, text); err != nil {
+		return fmt.Errorf("print the page's address: %w", err)
+	}
+	a.events.say("appliance", SeverityInfo, "o2ibd %s has started on %s, its page is %s", a.version, a.hostname, a.url)
 	return nil
 }
 

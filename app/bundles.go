@@ -120,6 +120,9 @@ func (s *bundleShop) make(ctx context.Context, b Bundle) {
 	if err := s.app.db.PutBundle(context.WithoutCancel(ctx), s.row(&b)); err != nil {
 		s.app.log.Error("a bundle's end is not stored", "bundle", b.ID, "error", err)
 	}
+	if b.State == BundleDone {
+		s.app.events.say("bundle", SeverityInfo, "bundle %s is made: %d bytes", b.ID, b.Size)
+	}
 }
 
 // write makes the file: under a name of its own first, so that what has the right name is whole.

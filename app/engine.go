@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -47,10 +48,11 @@ const retryEngine = 10 * time.Second
 
 // host keeps the engine that runs, or why none does.
 type host struct {
-	mu     sync.RWMutex
+	mu sync.RWMutex
+
 	engine Engine
-	err    error // of the last attempt; nil while it runs or none is wanted
-	wanted bool
+	err    error           // of the last attempt; nil while it runs or none is wanted
+	next   tunables.Values // what was changed while no engine ran; nil: nothing
 }
 
 func (h *host) get() (Engine, error) {
@@ -60,26 +62,39 @@ func (h *host) get() (Engine, error) {
 }
 
 // up tries to bring the engine up. Only the change of the reason is told, not each attempt.
-func (a *App) up() bool {
-	e, err := a.tryEngine()
-	a.host.mu.Lock()
-	old := a.host.err
-	a.host.engine, a.host.err = e, err
-	a.host.mu.Unlock()
-	if err != nil && (old == nil || old.Error() != err.Error()) {
-		a.events.say("engine", SeverityError, "the o2ib engine is not up: %v; it is tried again every %v", err, retryEngine)
+func (a *App) up(ctx context.Context) bool {
+	used := a.tuning.Values()
+	e, err := a.tryEngine(used)
+	h := &a.host
+	h.mu.Lock()
+	old, next := h.err, h.next
+	h.engine, h.err, h.next = e, err, nil
+	if err != nil {
+		h.next = next
 	}
-	return err == nil
+	h.mu.Unlock()
+	if err != nil {
+		if old == nil || old.Error() != err.Error() {
+			a.events.say("engine", SeverityError, "the o2ib engine is not up: %v; it is tried again every %v", err, retryEngine)
+		}
+		return false
+	}
+	a.events.say("engine", SeverityInfo, "the o2ib engine is up")
+	if next != nil && !maps.Equal(next, used) {
+		// Changed while the engine was coming up.
+		if err := e.Retune(ctx, next); err != nil {
+			a.events.say("engine", SeverityError, "the o2ib engine runs with the tunables from before the last change: %v", err)
+		}
+	}
+	return true
 }
 
-func (a *App) tryEngine() (Engine, error) {
+func (a *App) tryEngine(values tunables.Values) (Engine, error) {
 	nis, err := a.addresses()
 	if err != nil {
 		return nil, err
 	}
-	e, err := a.makeEngine(EngineConfig{
-		Provider: a.provider, NIs: nis, Tunables: a.tuning.Values(), OnEvent: a.events.add, Log: a.log,
-	})
+	e, err := a.makeEngine(EngineConfig{Provider: a.provider, NIs: nis, Tunables: values, OnEvent: a.events.add, Log: a.log})
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +140,7 @@ func interfaceAddr(name string) (netip.Addr, error) {
 
 // keepUp tries until the engine is up or ctx ends, and starts the demo's load on it.
 func (a *App) keepUp(ctx context.Context) {
-	for !a.up() {
+	for !a.up(ctx) {
 		select {
 		case <-ctx.Done():
 			return
@@ -158,9 +173,14 @@ func (a *App) down() error {
 	return e.Stop(ctx)
 }
 
-// retune is the Applier of tuning. Without an engine there is nothing to do: it starts with the values.
+// retune is the Applier of tuning. Without an engine there is nothing to do: it comes up with the values.
 func (a *App) retune(ctx context.Context, _, next tunables.Values) error {
-	e, _ := a.host.get()
+	a.host.mu.Lock()
+	e := a.host.engine
+	if e == nil {
+		a.host.next = next
+	}
+	a.host.mu.Unlock()
 	if e == nil {
 		return nil
 	}

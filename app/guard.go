@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -91,6 +92,11 @@ func remote(c net.Conn) string {
 		return a.String()
 	}
 	return "the unix socket"
+}
+
+// context is the server's ConnContext hook: handler finds the connection in it.
+func (g *guard) context(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, guardKey{}, c)
 }
 
 // handler marks the connection while a handler has it.

@@ -168,9 +168,8 @@ func (a *App) newServer(kind string, l net.Listener, h http.Handler) (*http.Serv
 		MaxHeaderBytes:    maxHeader,
 		BaseContext:       func(net.Listener) context.Context { return a.serving },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			gc := c.(*guardedConn)
-			ctx = context.WithValue(ctx, guardKey{}, gc)
-			if peer, err := withPeer(ctx, gc.Conn); err == nil {
+			ctx = g.context(ctx, c)
+			if peer, err := withPeer(ctx, c.(*guardedConn).Conn); err == nil {
 				ctx = peer
 			}
 			return ctx
