@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"o2ibd/engine/lnet"
+	"o2ibd/engine/wire"
 )
 
 // Round trips between two nodes over an LND that only copies: the cost of LNet itself.
@@ -26,7 +27,7 @@ func benchRoundTrip(b *testing.B, size int, how string) {
 	if how == "own" {
 		target, server = nidN, x.n
 	}
-	_, err := server.Attach(lnet.ME{Portal: 40, NID: lnet.AnyNID, PID: lnet.AnyPID, MatchBits: 3}, lnet.MD{
+	_, err := server.Attach(lnet.ME{Portal: 40, NID: wire.AnyNID, PID: lnet.AnyPID, MatchBits: 3}, lnet.MD{
 		Segs: seg(there), Threshold: lnet.Unlimited, Options: lnet.OptPut | lnet.OptGet | lnet.OptManageRemote, Handler: count,
 	})
 	if err != nil {
@@ -61,7 +62,7 @@ func benchRoundTrip(b *testing.B, size int, how string) {
 func BenchmarkOneShot(b *testing.B) {
 	x := newPair(b, 256, 8)
 	there, here := seg(x.buf(b, 160)), seg(x.buf(b, 160))
-	me := lnet.ME{Portal: 40, NID: lnet.AnyNID, PID: lnet.AnyPID}
+	me := lnet.ME{Portal: 40, NID: wire.AnyNID, PID: lnet.AnyPID}
 	op := lnet.Operation{Target: lnet.ProcessID{NID: nidP, PID: pid}, Portal: 40}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -86,7 +87,7 @@ func BenchmarkMatchAmong(b *testing.B) {
 		b.Run(fmt.Sprint(posted), func(b *testing.B) {
 			x := newPair(b, 256, 8)
 			there := seg(x.buf(b, 160))
-			me := lnet.ME{Portal: 40, NID: lnet.AnyNID, PID: lnet.AnyPID}
+			me := lnet.ME{Portal: 40, NID: wire.AnyNID, PID: lnet.AnyPID}
 			for range posted {
 				me.MatchBits++
 				if _, err := x.p.Attach(me, lnet.MD{Segs: there, Threshold: lnet.Unlimited, Options: lnet.OptPut | lnet.OptManageRemote}); err != nil {

@@ -134,12 +134,8 @@ func TestLateCreditDoesNotSend(t *testing.T) {
 	if g.lnd.inFlight() != 0 {
 		t.Error("the second was sent")
 	}
-	var status []o2iblnd.Errno
-	for _, ev := range l.take() {
-		status = append(status, ev.Status)
-	}
-	if fmt.Sprint(status) != "[-110 0]" {
-		t.Errorf("status %v, want -110 and 0", status)
+	if evs := l.take(); len(evs) != 2 || evs[0].Status != -110 || evs[1].Status != 0 {
+		t.Errorf("events %+v, want status -110 and 0", evs)
 	}
 	if s := g.n.Stats(); s.DropCount != 1 {
 		t.Errorf("%d drops, want 1", s.DropCount)
@@ -210,7 +206,7 @@ func TestUnlink(t *testing.T) {
 	t.Run("inside its handler", func(t *testing.T) {
 		g, l := newRig(t), new(eventLog)
 		b := g.buf(100)
-		_, err := g.n.Attach(lnet.ME{Portal: 51, NID: lnet.AnyNID, PID: lnet.AnyPID}, lnet.MD{
+		_, err := g.n.Attach(lnet.ME{Portal: 51, NID: wire.AnyNID, PID: lnet.AnyPID}, lnet.MD{
 			Segs: seg(b), Threshold: lnet.Unlimited, Options: lnet.OptPut,
 			Handler: func(ev lnet.Event) {
 				if ev.Type == lnet.EventPut {
@@ -396,7 +392,7 @@ func TestOperationErrors(t *testing.T) {
 		do   func() error
 	}{
 		{"no NI on the network", func() error { return g.n.Put(h, to(nidTCP, 1), false) }},
-		{"any NID", func() error { return g.n.Put(h, to(lnet.AnyNID, 1), false) }},
+		{"any NID", func() error { return g.n.Put(h, to(wire.AnyNID, 1), false) }},
 		{"source not ours", func() error { return g.n.Put(h, from, false) }},
 		{"attached MD", func() error { return g.n.Put(passive, toP(51, 1), false) }},
 		{"no MD", func() error { return g.n.Put(0, toP(51, 1), false) }},
@@ -497,7 +493,7 @@ func TestNewErrors(t *testing.T) {
 		{"no NI", lnet.Config{Arena: g.arena}},
 		{"no arena", lnet.Config{NIs: []lnet.NIConfig{good}}},
 		{"twice the same", lnet.Config{Arena: g.arena, NIs: []lnet.NIConfig{good, good}}},
-		{"loopback", lnet.Config{Arena: g.arena, NIs: []lnet.NIConfig{{NID: lnet.LoopbackNID, Credits: 8, PeerCredits: 8}}}},
+		{"loopback", lnet.Config{Arena: g.arena, NIs: []lnet.NIConfig{{NID: wire.LoopbackNID, Credits: 8, PeerCredits: 8}}}},
 		{"no credits", lnet.Config{Arena: g.arena, NIs: []lnet.NIConfig{{NID: nidN}}}},
 		{"too many", lnet.Config{Arena: g.arena, NIs: make([]lnet.NIConfig, 246)}},
 	}

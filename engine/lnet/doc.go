@@ -30,12 +30,13 @@
 //
 // All are short and none is held over a call of a Sender, an Rx, a Handler or the log. In this order:
 //
-//	portal.mu    lists of MEs, parked PUTs
-//	md.mu        state of one MD, its event queue
-//	ni.peersMu   table of peers
-//	peer.mu      credits and queues of one peer, what is remembered of it
-//	ni.mu        credits of the NI and the peers that wait for one
-//	leaves       handleTable.mu, tracker.mu, loopback.mu, asideMemory.mu
+//	pingTarget.mu    renewal of the ping answer; over it only our own handler runs, which frees memory
+//	portal.mu        lists of MEs, parked PUTs
+//	md.mu            state of one MD, its event queue
+//	ni.peersMu       table of peers
+//	peer.mu          credits and queues of one peer, what is remembered of it
+//	ni.mu            credits of the NI and the peers that wait for one
+//	leaves           handleTable.mu, tracker.mu, loopback.mu, asideMemory.mu
 //
 // Counters are atomics; a reader of Peers, NIs or Stats holds up no one for longer than a copy takes.
 package lnet

@@ -28,11 +28,7 @@ func (l *dropLog) note(n *Node, i *ni, h *wire.LNetHeader, from wire.NID) {
 		l.skipped.Add(1)
 		return
 	}
-	op := "PUT"
-	if h.Type == wire.LNetGET {
-		op = "GET"
-	}
-	text := fmt.Sprintf("%s to portal %d with match bits %#x dropped: nothing here wants it", op, h.Portal, h.MatchBits)
+	text := fmt.Sprintf("%v to portal %d with match bits %#x dropped: nothing here wants it", h.Type, h.Portal, h.MatchBits)
 	if k := l.skipped.Swap(0); k > 0 {
 		text += fmt.Sprintf(" (and %d more since the last notice)", k)
 	}

@@ -260,7 +260,7 @@ func (g *rig) none(l *eventLog) {
 func (g *rig) attach(e lnet.ME, n int, d lnet.MD, l *eventLog) (lnet.Handle, arena.Buffer) {
 	g.t.Helper()
 	if e.NID == 0 {
-		e.NID, e.PID = lnet.AnyNID, lnet.AnyPID
+		e.NID, e.PID = wire.AnyNID, lnet.AnyPID
 	}
 	b := g.buf(n)
 	d.Segs = []arena.Buffer{b}

@@ -26,8 +26,6 @@ const (
 const (
 	// Unlimited is the Threshold of an MD that serves any number of operations.
 	Unlimited = -1
-	// AnyNID in an ME matches every NID. It is no address.
-	AnyNID = ^wire.NID(0)
 	// AnyPID in an ME matches every pid.
 	AnyPID uint32 = ^uint32(0)
 
@@ -48,7 +46,7 @@ type MD struct {
 // ME says which messages may use the MD that is attached with it.
 type ME struct {
 	Portal     uint32
-	NID        wire.NID // or AnyNID
+	NID        wire.NID // or wire.AnyNID
 	PID        uint32   // or AnyPID
 	MatchBits  uint64
 	IgnoreBits uint64 // bits of MatchBits that do not count; MEs that have such are searched first

@@ -42,7 +42,7 @@ func (c *creditCount) note(waiting int) { c.least = min(c.least, c.available(wai
 func (c *creditCount) available(waiting int) int { return c.max - c.used - waiting }
 
 func newNI(c NIConfig) (*ni, error) {
-	if c.NID == 0 || c.NID == AnyNID || network(c.NID) == network(LoopbackNID) {
+	if c.NID == 0 || c.NID == wire.AnyNID || c.NID.Net() == wire.LoopbackNID.Net() {
 		return nil, fmt.Errorf("NI with the NID %v: not an address", c.NID)
 	}
 	if err := checkCredits(c.Credits, c.PeerCredits); err != nil {

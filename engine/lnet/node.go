@@ -170,7 +170,7 @@ func (n *Node) ni(nid wire.NID) *ni {
 func (n *Node) niTowards(nid wire.NID) *ni {
 	var down *ni
 	for _, i := range n.nis {
-		if network(i.nid) != network(nid) {
+		if i.nid.Net() != nid.Net() {
 			continue
 		}
 		if i.up.Load() {
@@ -182,9 +182,6 @@ func (n *Node) niTowards(nid wire.NID) *ni {
 	}
 	return down
 }
-
-// network is the id of a NID's network: type and number.
-func network(nid wire.NID) uint32 { return uint32(nid >> 32) }
 
 func setDefault[T comparable](v *T, def T) {
 	var zero T

@@ -117,7 +117,7 @@ func (n *Node) route(op *Operation) (*ni, *peer, error) {
 	case local != nil:
 		i = local
 	default:
-		if i = n.niTowards(target); i == nil || target == AnyNID {
+		if i = n.niTowards(target); i == nil || target == wire.AnyNID {
 			return nil, nil, fmt.Errorf("no NI on its network: %w", unix.ENETUNREACH)
 		}
 	}

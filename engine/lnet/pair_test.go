@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -198,7 +199,7 @@ func TestDataBetweenNodes(t *testing.T) {
 				}
 				far, near := new(eventLog), new(eventLog)
 				there := x.buf(t, max(size, 1))
-				_, err := server.Attach(lnet.ME{Portal: 40, NID: lnet.AnyNID, PID: lnet.AnyPID, MatchBits: 3}, lnet.MD{
+				_, err := server.Attach(lnet.ME{Portal: 40, NID: wire.AnyNID, PID: lnet.AnyPID, MatchBits: 3}, lnet.MD{
 					Segs: split(there, size), Threshold: 2, Options: lnet.OptPut | lnet.OptGet | lnet.OptManageRemote, Handler: far.add,
 				})
 				must(t, err)
@@ -291,7 +292,7 @@ func TestHandlersThatSend(t *testing.T) {
 		play := func(n *lnet.Node, portal uint32, other wire.NID) {
 			h, err := n.Bind(lnet.MD{Segs: seg(x.buf(t, 16)), Threshold: lnet.Unlimited})
 			must(t, err)
-			_, err = n.Attach(lnet.ME{Portal: portal, NID: lnet.AnyNID, PID: lnet.AnyPID}, lnet.MD{
+			_, err = n.Attach(lnet.ME{Portal: portal, NID: wire.AnyNID, PID: lnet.AnyPID}, lnet.MD{
 				Segs: seg(x.buf(t, 16)), Threshold: lnet.Unlimited, Options: lnet.OptPut | lnet.OptManageRemote,
 				Handler: func(ev lnet.Event) {
 					if left--; left > 0 {
@@ -481,7 +482,7 @@ func TestCloseUnderLoad(t *testing.T) {
 		})
 	}
 	for begun.Load() < 200 {
-		time.Sleep(0)
+		runtime.Gosched()
 	}
 	x.n.Close()
 	senders.Wait()

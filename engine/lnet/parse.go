@@ -47,16 +47,16 @@ func (n *Node) check(i *ni, from wire.NID, h *wire.LNetHeader, rdma bool) error 
 	switch h.Type {
 	case wire.LNetACK, wire.LNetGET:
 		if h.PayloadLength != 0 {
-			return fmt.Errorf("%w: type %d from %v with a payload of %d bytes: it carries none", ErrProtocol, h.Type, from, h.PayloadLength)
+			return fmt.Errorf("%w: %v from %v with a payload of %d bytes: it carries none", ErrProtocol, h.Type, from, h.PayloadLength)
 		}
 	case wire.LNetPUT, wire.LNetREPLY:
 		if h.PayloadLength > wire.MaxPayload {
 			return fmt.Errorf("%w: payload of %d bytes from %v: at most %d are allowed", ErrProtocol, h.PayloadLength, from, wire.MaxPayload)
 		}
 	default:
-		return fmt.Errorf("%w: message of type %d from %v: 0 to 3 exist", ErrProtocol, h.Type, from)
+		return fmt.Errorf("%w: message of %v from %v: ACK, PUT, GET and REPLY exist", ErrProtocol, h.Type, from)
 	}
-	if h.SrcNID == AnyNID || n.ni(h.SrcNID) != nil {
+	if h.SrcNID == wire.AnyNID || n.ni(h.SrcNID) != nil {
 		return fmt.Errorf("%w: message from %v with the source %v", ErrProtocol, from, h.SrcNID)
 	}
 	if rdma && h.Type == wire.LNetACK {
@@ -66,7 +66,7 @@ func (n *Node) check(i *ni, from wire.NID, h *wire.LNetHeader, rdma bool) error 
 		return nil
 	}
 	switch {
-	case network(h.DestNID) == network(i.nid):
+	case h.DestNID.Net() == i.nid.Net():
 		return fmt.Errorf("%w: message from %v for %v came to %v: its own network reaches it", ErrProtocol, from, h.DestNID, i.nid)
 	case n.ni(h.DestNID) != nil:
 		return fmt.Errorf("%w: message from %v for %v came to our other NI %v", ErrProtocol, from, h.DestNID, i.nid)
@@ -181,7 +181,7 @@ func (n *Node) receiveGet(s o2iblnd.Sender, i *ni, p *peer, h *wire.LNetHeader, 
 // reached directly, one behind a router by the router that its message came from.
 func (n *Node) answer(s o2iblnd.Sender, m *msg) {
 	if p := m.peer; p != nil {
-		if m.Hdr.DestNID != p.nid && network(m.Hdr.DestNID) == network(m.ni.nid) {
+		if m.Hdr.DestNID != p.nid && m.Hdr.DestNID.Net() == m.ni.nid.Net() {
 			direct, err := n.peerOf(m.ni, m.Hdr.DestNID)
 			if err != nil {
 				n.fail(s, m, errnoOf(err))

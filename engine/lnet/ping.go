@@ -160,7 +160,7 @@ func (n *Node) renewPingTarget() error {
 	}
 	copy(buf.Bytes(), info)
 	h, err := n.attach(
-		ME{Portal: reservedPortal, NID: AnyNID, PID: AnyPID, MatchBits: PingMatchBits, Head: true},
+		ME{Portal: reservedPortal, NID: wire.AnyNID, PID: AnyPID, MatchBits: PingMatchBits, Head: true},
 		MD{
 			Segs: []arena.Buffer{buf}, Threshold: Unlimited, Options: OptGet | OptManageRemote | OptTruncate,
 			Handler: func(ev Event) {
@@ -184,7 +184,7 @@ func (n *Node) renewPingTarget() error {
 // postPushTarget takes one push into buf, again and again.
 func (n *Node) postPushTarget(buf arena.Buffer) error {
 	_, err := n.attach(
-		ME{Portal: reservedPortal, NID: AnyNID, PID: AnyPID, MatchBits: PingMatchBits},
+		ME{Portal: reservedPortal, NID: wire.AnyNID, PID: AnyPID, MatchBits: PingMatchBits},
 		MD{
 			Segs: []arena.Buffer{buf}, Threshold: 1, Options: OptPut | OptTruncate,
 			Handler: func(ev Event) {

@@ -14,8 +14,6 @@ import (
 const (
 	PingMatchBits uint64 = 1 << 63 // of ping GETs and push PUTs, on portal 0
 	PingSink             = 3960    // bytes that we ask for: the answer still fits an IMMEDIATE
-	// LoopbackNID is 0@lo. It stands first in every ping answer and is on no other wire.
-	LoopbackNID = wire.NID(9) << 48
 
 	pingMagic      = 0x70696E67
 	pingHeaderSize = 16
@@ -110,7 +108,7 @@ func appendPingInfo(dst []byte, pid uint32, nis []PingNI) []byte {
 	dst = le.AppendUint32(dst, uint32(ourFeatures))
 	dst = le.AppendUint32(dst, pid)
 	dst = le.AppendUint32(dst, uint32(len(nis)+1))
-	dst = appendPingNI(dst, PingNI{LoopbackNID, NIUp})
+	dst = appendPingNI(dst, PingNI{wire.LoopbackNID, NIUp})
 	for _, i := range nis {
 		dst = appendPingNI(dst, i)
 	}
@@ -150,7 +148,7 @@ func ParsePingInfo(b []byte, asked int) (PingInfo, error) {
 		return PingInfo{}, fmt.Errorf("ping info with %d entries: 1 to %d are allowed", entries, maxPingEntries)
 	}
 	lo, rest := b[pingHeaderSize:], b[pingHeaderSize+pingEntrySize:]
-	if nid := wire.NID(order.Uint64(lo)); nid != LoopbackNID {
+	if nid := wire.NID(order.Uint64(lo)); nid != wire.LoopbackNID {
 		return PingInfo{}, fmt.Errorf("ping info that begins with %v: 0@lo is needed", nid)
 	}
 	info.Entries = int(entries)

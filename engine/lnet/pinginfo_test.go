@@ -26,7 +26,7 @@ type pingBlock struct {
 }
 
 func block() pingBlock {
-	return pingBlock{order: binary.LittleEndian, magic: 0x70696e67, features: 0x1e, nnis: 2, nids: []wire.NID{lnet.LoopbackNID, nidP}, seq: 7}
+	return pingBlock{order: binary.LittleEndian, magic: 0x70696e67, features: 0x1e, nnis: 2, nids: []wire.NID{wire.LoopbackNID, nidP}, seq: 7}
 }
 
 func (p pingBlock) bytes() []byte {

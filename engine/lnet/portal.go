@@ -107,7 +107,7 @@ func (pt *portal) try(d *md, r *request) (place, verdict) {
 	e := &d.me
 	if (e.MatchBits^r.bits)&^e.IgnoreBits != 0 ||
 		e.PID != AnyPID && e.PID != r.pid ||
-		e.NID != AnyNID && e.NID != r.nid {
+		e.NID != wire.AnyNID && e.NID != r.nid {
 		return place{}, noMatch
 	}
 	d.mu.Lock()

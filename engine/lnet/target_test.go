@@ -31,7 +31,7 @@ func TestL8_05to07ProtocolErrors(t *testing.T) {
 		{"7 our other NI", wire.LNetHeader{DestNID: nidN1, SrcNID: nidP, Type: wire.LNetPUT}, false},
 		{"GET to be routed, by RDMA", wire.LNetHeader{DestNID: nidTCP, SrcNID: nidP, Type: wire.LNetGET}, true},
 		{"ACK by RDMA", wire.LNetHeader{DestNID: nidN, SrcNID: nidP, Type: wire.LNetACK}, true},
-		{"no source", wire.LNetHeader{DestNID: nidN, SrcNID: lnet.AnyNID, Type: wire.LNetPUT}, false},
+		{"no source", wire.LNetHeader{DestNID: nidN, SrcNID: wire.AnyNID, Type: wire.LNetPUT}, false},
 		{"we as the source", wire.LNetHeader{DestNID: nidN, SrcNID: nidN, Type: wire.LNetGET}, false},
 	}
 	for _, row := range rows {
@@ -134,7 +134,7 @@ func TestL8_12to13Matching(t *testing.T) {
 		{"12 wrong pid", lnet.ME{NID: nidP, PID: pid, MatchBits: 0x1000}, wrongPID, false},
 		{"12 any pid", lnet.ME{NID: nidP, PID: lnet.AnyPID, MatchBits: 0x1000}, wrongPID, true},
 		{"12 wrong nid", lnet.ME{NID: nidP, PID: pid, MatchBits: 0x1000}, fromOther, false},
-		{"12 any nid", lnet.ME{NID: lnet.AnyNID, PID: pid, MatchBits: 0x1000}, fromOther, true},
+		{"12 any nid", lnet.ME{NID: wire.AnyNID, PID: pid, MatchBits: 0x1000}, fromOther, true},
 		{"13 ignored bits differ", lnet.ME{MatchBits: 0xaa00, IgnoreBits: 0xff}, put(52, 0xaa17, 4), true},
 		{"13 other bits differ", lnet.ME{MatchBits: 0xaa00, IgnoreBits: 0xff}, put(52, 0xab17, 4), false},
 	}
