@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,15 +35,15 @@ import (
 
 func TestTickerPeriods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		taken := 0
-		tk := newTicker(func() *engine.Snapshot { taken++; return &engine.Snapshot{TakenAt: int64(taken)} })
+		var taken atomic.Int64
+		tk := newTicker(func() *engine.Snapshot { return &engine.Snapshot{TakenAt: taken.Add(1)} })
 		ctx, stop := context.WithCancel(t.Context())
 		go tk.run(ctx)
-		since := func(d time.Duration) int {
-			before := taken
+		since := func(d time.Duration) int64 {
+			before := taken.Load()
 			time.Sleep(d)
 			synctest.Wait()
-			return taken - before
+			return taken.Load() - before
 		}
 		since(0)
 		if n := since(10 * time.Second); n != 10 {
@@ -59,8 +60,8 @@ func TestTickerPeriods(t *testing.T) {
 			t.Error("ticks that nobody took are not merged")
 		default:
 		}
-		if s := latest(); s.TakenAt != int64(taken) || s != latest() {
-			t.Errorf("snapshot %d after %d were taken, or not shared", s.TakenAt, taken)
+		if s := latest(); s.TakenAt != taken.Load() || s != latest() {
+			t.Errorf("snapshot %d after %d were taken, or not shared", s.TakenAt, taken.Load())
 		}
 		cancel()
 		since(time.Second)

@@ -165,7 +165,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, up func(context.Con
 	var spec Spec
 	br := bufio.NewReader(in)
 	if err := json.NewDecoder(br).Decode(&spec); err != nil {
-		return fmt.Errorf("demo node: read the order: %w", err)
+		return refuse(out, fmt.Errorf("read the order: %w", err))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -175,11 +175,16 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, up func(context.Con
 	}()
 	run, err := up(ctx, spec)
 	if err != nil {
-		fmt.Fprintln(out, strings.ReplaceAll(err.Error(), "\n", " "))
-		return err
+		return refuse(out, err)
 	}
 	if _, err := fmt.Fprintln(out, readyLine); err != nil {
 		return fmt.Errorf("demo node %d: tell the appliance: %w", spec.Index, err)
 	}
 	return run(ctx)
+}
+
+// refuse says on the one line why the node does not come up.
+func refuse(out io.Writer, err error) error {
+	_, werr := fmt.Fprintln(out, strings.ReplaceAll(err.Error(), "\n", " "))
+	return errors.Join(err, werr)
 }

@@ -25,7 +25,7 @@ func spawner(t *testing.T, how string, lines func(int, string)) *demo.Spawner {
 	return s
 }
 
-var spec = demo.Spec{Index: 2, Addr: netip.MustParseAddr("127.0.0.3"), Service: 9870}
+var spec = demo.Spec{Index: 2, NID: 0x000500007f000003, Addr: netip.MustParseAddr("127.0.0.3"), Service: 9870}
 
 func TestProcessLife(t *testing.T) {
 	lines := make(chan string, 10)
@@ -67,13 +67,18 @@ func TestProcessNotReady(t *testing.T) {
 	for how, want := range map[string]string{
 		"refuse": "port 9870 is in use",
 		"vanish": "its process ended before it was ready",
+		"misled": `read the order: NID "0@<0:0>": `,
 	} {
 		t.Run(how, func(t *testing.T) {
+			spec := spec
+			if how == "misled" {
+				spec.NID = 0
+			}
 			p, err := spawner(t, how, nil).Spawn(spec)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Ready(t.Context()); err == nil || err.Error() != want {
+			if err := p.Ready(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("ready: %v, want %q", err, want)
 			}
 			p.Kill()
