@@ -88,6 +88,55 @@ func TestRetune(t *testing.T) {
 	}
 }
 
+// More credits go first to who has waited for them.
+func TestRetuneKeepsTheOrder(t *testing.T) {
+	g, l := newRig(t, few(1, 1)), new(eventLog)
+	h, _ := g.bind(160, lnet.Unlimited, 0, l)
+	for i, nid := range []wire.NID{nidP, nidOther, nidP} {
+		must(t, g.n.Put(h, to(nid, uint64(i)), false))
+	}
+	must(t, g.n.Retune(nidN, 2, 2))
+	for want := range uint64(2) {
+		if m := g.lnd.take(); m.Hdr.MatchBits != want {
+			t.Errorf("message %d was sent, want %d", m.Hdr.MatchBits, want)
+		}
+	}
+	if g.lnd.inFlight() != 0 {
+		t.Error("more are in flight than there are credits")
+	}
+}
+
+// endsInside is an LND that ends each message inside Send, without success.
+type endsInside struct {
+	n           *lnet.Node
+	depth, most int
+}
+
+func (e *endsInside) Send(m *o2iblnd.Message) {
+	e.depth++
+	e.most = max(e.most, e.depth)
+	m.Status = -113
+	e.n.Finalize(e, m)
+	e.depth--
+}
+
+func TestSendIsNotEnteredTwice(t *testing.T) {
+	g := newRig(t)
+	e := &endsInside{n: g.n}
+	g.n.SetSender(e)
+	left := 1000
+	h, err := g.n.Bind(lnet.MD{Threshold: lnet.Unlimited, Handler: func(ev lnet.Event) {
+		if left--; left > 0 && ev.Type == lnet.EventSend {
+			must(t, g.n.Put(ev.MD, toP(51, 1), false))
+		}
+	}})
+	must(t, err)
+	must(t, g.n.Put(h, toP(51, 1), false))
+	if left != 0 || e.most != 1 {
+		t.Errorf("%d messages left, Send %d deep; want 0 and 1", left, e.most)
+	}
+}
+
 func TestQueuedMessagesExpire(t *testing.T) {
 	g, l := newRig(t, few(2, 2)), new(eventLog)
 	h, _ := g.bind(100, lnet.Unlimited, 0, l)
@@ -240,7 +289,10 @@ func TestResponseTimeout(t *testing.T) {
 	g.lnd.finish(m, 0)
 	l.take()
 
-	g.now = g.now.Add(149*time.Second + 1)
+	g.now = g.now.Add(149 * time.Second)
+	g.n.Tick(g.now)
+	g.none(l)
+	g.now = g.now.Add(1)
 	g.n.Tick(g.now)
 	if ev := g.one(l, lnet.EventUnlink); ev.MD != h1 || !ev.Unlinked {
 		t.Errorf("event %+v, want the first MD's", ev)

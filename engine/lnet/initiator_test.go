@@ -272,3 +272,21 @@ func TestL8_36Credits(t *testing.T) {
 		t.Errorf("after the drain %+v", p)
 	}
 }
+
+// An answer that nobody waits for is dropped even where the MD could take it.
+func TestUnaskedAnswers(t *testing.T) {
+	g, l := newRig(t), new(eventLog)
+	h, _ := g.bind(100, lnet.Unlimited, lnet.OptTruncate, l)
+	must(t, g.n.Get(h, toP(52, 9)))
+	m := g.lnd.take()
+	reply, ack := answerTo(m, wire.LNetREPLY, 3), answerTo(m, wire.LNetACK, 3)
+	g.imm(reply, pattern(3))
+	g.one(l, lnet.EventReply)
+	for _, again := range []wire.LNetHeader{reply, ack} {
+		if r := g.imm(again, pattern(int(again.PayloadLength))); !r.nothing {
+			t.Errorf("%v taken twice", again.Type)
+		}
+	}
+	g.none(l)
+	g.lnd.finish(m, 0)
+}

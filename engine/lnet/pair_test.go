@@ -278,7 +278,7 @@ func TestLoopbackUnmatched(t *testing.T) {
 	}
 }
 
-// A handler that answers every message from within: nothing recurses, whichever way it goes.
+// Handlers that answer every message from within. Among ourselves none runs inside another.
 func TestHandlersThatSend(t *testing.T) {
 	const rounds = 20000
 	for _, own := range []bool{false, true} {
@@ -288,13 +288,17 @@ func TestHandlersThatSend(t *testing.T) {
 		if own {
 			b, nidB = a, nidN
 		}
-		left := rounds
+		left, depth := rounds, 0
 		play := func(n *lnet.Node, portal uint32, other wire.NID) {
 			h, err := n.Bind(lnet.MD{Segs: seg(x.buf(t, 16)), Threshold: lnet.Unlimited})
 			must(t, err)
 			_, err = n.Attach(lnet.ME{Portal: portal, NID: wire.AnyNID, PID: lnet.AnyPID}, lnet.MD{
 				Segs: seg(x.buf(t, 16)), Threshold: lnet.Unlimited, Options: lnet.OptPut | lnet.OptManageRemote,
 				Handler: func(ev lnet.Event) {
+					if depth++; own && depth > 1 {
+						t.Fatal("a handler runs inside another")
+					}
+					defer func() { depth-- }()
 					if left--; left > 0 {
 						must(t, n.Put(h, lnet.Operation{Target: lnet.ProcessID{NID: other, PID: pid}, Portal: 41 - portal%2, Via: ev.Via}, false))
 					}
