@@ -1,0 +1,123 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// MPA start-up frames (RFC 5044 section 7.1, RFC 6581 section 4): a 16-byte key, flags, revision, length
+// of the private data. In the enhanced set-up of revision 2 the private data starts with two 16-bit
+// words, IRD and ORD.
+const (
+	mpaFrameSize  = 20
+	mpaMaxPrivate = 512
+	mpaWords      = 4
+
+	mpaMarkers  = 0x80
+	mpaCRC      = 0x40
+	mpaRejected = 0x20
+	mpaEnhanced = 0x10
+
+	// Control bits in the IRD word (RFC 6581 section 4.2): the initiator will send a first frame before
+	// the responder may, and which ones it can.
+	irdPeerToPeer = 0x8000
+	irdRTRSend    = 0x4000
+	// and in the ORD word
+	ordRTRWrite = 0x8000
+	ordRTRRead  = 0x4000
+	irdMask     = 0x3fff
+)
+
+var (
+	mpaRequestKey = [16]byte([]byte("MPA ID Req Frame"))
+	mpaReplyKey   = [16]byte([]byte("MPA ID Rep Frame"))
+)
+
+// Why a start-up fails.
+var (
+	errMPAKey     = errors.New("not an MPA start-up frame")
+	errMPAMarkers = errors.New("the peer wants MPA markers, which are not supported")
+	errMPALength  = errors.New("MPA private data is too long")
+	errMPARev     = errors.New("unknown MPA revision")
+)
+
+// mpaFrame is a request or a reply.
+type mpaFrame struct {
+	crc      bool
+	rejected bool
+	enhanced bool
+	rev      uint8
+	ird, ord uint16 // with enhanced, control bits included
+	private  []byte
+}
+
+// mpaHead reads the fixed part of a frame; n is how many bytes follow it.
+func mpaHead(b *[mpaFrameSize]byte, reply bool) (f mpaFrame, n int, err error) {
+	key := mpaRequestKey
+	if reply {
+		key = mpaReplyKey
+	}
+	if [16]byte(b[:16]) != key {
+		return f, 0, errMPAKey
+	}
+	flags := b[16]
+	f.rev = b[17]
+	f.crc, f.rejected = flags&mpaCRC != 0, flags&mpaRejected != 0
+	f.enhanced = flags&mpaEnhanced != 0 && f.rev >= 2
+	n = int(binary.BigEndian.Uint16(b[18:]))
+	switch {
+	case f.rev != 1 && f.rev != 2:
+		return f, 0, fmt.Errorf("%w: %d", errMPARev, f.rev)
+	case flags&mpaMarkers != 0:
+		return f, 0, errMPAMarkers
+	case n > mpaMaxPrivate || f.enhanced && n < mpaWords:
+		return f, 0, fmt.Errorf("%w or too short: %d bytes, at most %d", errMPALength, n, mpaMaxPrivate)
+	}
+	return f, n, nil
+}
+
+// body takes in the bytes behind the fixed part.
+func (f *mpaFrame) body(b []byte) {
+	if f.enhanced {
+		f.ird, f.ord = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+		b = b[mpaWords:]
+	}
+	f.private = b
+}
+
+// append writes the frame.
+func (f *mpaFrame) append(b []byte, reply bool) []byte {
+	key := mpaRequestKey
+	if reply {
+		key = mpaReplyKey
+	}
+	var flags byte
+	if f.crc {
+		flags |= mpaCRC
+	}
+	if f.rejected {
+		flags |= mpaRejected
+	}
+	n := len(f.private)
+	if f.enhanced {
+		flags |= mpaEnhanced
+		n += mpaWords
+	}
+	b = append(b, key[:]...)
+	b = append(b, flags, f.rev)
+	b = binary.BigEndian.AppendUint16(b, uint16(n))
+	if f.enhanced {
+		b = binary.BigEndian.AppendUint16(b, f.ird)
+		b = binary.BigEndian.AppendUint16(b, f.ord)
+	}
+	return append(b, f.private...)
+}
+
+// maxPrivate is how much private data of the consumer fits.
+func (f *mpaFrame) maxPrivate() int {
+	if f.enhanced {
+		return mpaMaxPrivate - mpaWords
+	}
+	return mpaMaxPrivate
+}

@@ -1,0 +1,140 @@
+// Package iwarp is a userspace iWARP RNIC over TCP: MPA (RFC 5044, and the enhanced set-up of RFC 6581),
+// DDP (RFC 5041) and RDMAP (RFC 5040). It is a verbs.Provider for hosts without an HCA and speaks with
+// the kernel's siw.
+//
+// A connection has two goroutines: the reader places what the peer sends straight into registered memory
+// and posted receives; the writer writes what a poster could not hand to the socket at once. Posts never
+// block: they write as much as the stream takes, one vectored write for many FPDUs, without a copy of the
+// payload. A send completes when its bytes are with the stream (Caps.RemoteAck is false).
+//
+// Memory: a reader stops touching memory before its receives complete as flushed, and QP.Close waits for
+// that. With CRC in use, payload is placed before its CRC is checked, but never completed: a wrong one
+// ends the connection.
+//
+// Where no receive is posted for a send the reader waits, and TCP pushes back, for a time that follows
+// from the RNR retry count; then it ends the connection with a Terminate.
+package iwarp
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"o2ibd/engine/verbs"
+)
+
+// Interface is one address that the provider serves: a device of its own.
+type Interface struct {
+	Name string // of the network interface, "lo"
+	Addr netip.Addr
+	MTU  int
+}
+
+// Options of a provider.
+type Options struct {
+	Interfaces []Interface
+	Transport  Transport // nil: TCP
+	NoCRC      bool      // do not ask for CRC; a peer that asks for it gets it
+	Log        *slog.Logger
+	// OnProtocolError hears of peers that do not speak MPA or break a rule before there is a connection.
+	OnProtocolError func(local, remote netip.AddrPort, err error)
+	// Record sees the bytes of every connection as they are read and written, for captures in tests. It is
+	// called by the connection's goroutines.
+	Record func(from, to netip.AddrPort, b []byte)
+}
+
+// Bounds of connection set-up.
+const (
+	startTimeout = 10 * time.Second // for a peer's start-up frame
+	maxHalfOpen  = 256              // accepted streams that have not asked for a connection yet
+	dialTimeout  = 30 * time.Second
+)
+
+type provider struct {
+	opt     Options
+	keys    *keyTable
+	devices []*device
+	running sync.WaitGroup // goroutines of all ids
+}
+
+// New makes a provider.
+func New(opt Options) verbs.Provider {
+	if opt.Transport == nil {
+		opt.Transport = TCP{}
+	}
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.OnProtocolError == nil {
+		opt.OnProtocolError = func(_, _ netip.AddrPort, _ error) {}
+	}
+	p := &provider{opt: opt, keys: newKeyTable()}
+	for i, f := range opt.Interfaces {
+		p.devices = append(p.devices, &device{prov: p, info: verbs.DeviceInfo{
+			Name: fmt.Sprintf("iwarp%d", i), Interface: f.Name, LinkLayer: "iWARP", Addr: f.Addr, Port: 1, State: verbs.PortActive, MTU: f.MTU,
+			Caps: verbs.Caps{MaxSGE: verbs.MaxSGE, MemoryWindow: true, SendInv: true, Read: true, RNRRetry: true},
+		}})
+	}
+	return p
+}
+
+func (p *provider) Name() string { return "iwarp" }
+
+func (p *provider) Devices() ([]verbs.DeviceInfo, error) {
+	var infos []verbs.DeviceInfo
+	for _, d := range p.devices {
+		infos = append(infos, d.info)
+	}
+	return infos, nil
+}
+
+func (p *provider) NewWaiter() (verbs.Waiter, error) { return verbs.NewChanWaiter(), nil }
+
+// Close waits until the goroutines of closed ids have ended: a connection lingers for its peer's last word.
+func (p *provider) Close() error {
+	p.running.Wait()
+	return nil
+}
+
+// device finds the one with this address.
+func (p *provider) device(a netip.Addr) (*device, error) {
+	for _, d := range p.devices {
+		if d.info.Addr == a.Unmap() {
+			return d, nil
+		}
+	}
+	return nil, fmt.Errorf("%v: %w", a, verbs.ErrNoDevice)
+}
+
+// device implements verbs.Device.
+type device struct {
+	prov *provider
+	info verbs.DeviceInfo
+}
+
+func (d *device) Info() verbs.DeviceInfo { return d.info }
+
+func (d *device) AllocPD() (verbs.PD, error) { return &pd{d}, nil }
+
+func (d *device) CreateCQ(_ int, w verbs.Waiter) (verbs.CQ, error) { return newCQ(w), nil }
+
+// Post implements verbs.Device.
+func (d *device) Post(batch []verbs.Posting) {
+	for i := range batch {
+		b := &batch[i]
+		q := b.QP.(*qp)
+		b.NRecvs, b.NSends, b.Err = 0, 0, nil
+		if len(b.Recvs) > 0 {
+			b.NRecvs, b.Err = q.postRecvs(b.Recvs)
+		}
+		if b.Err == nil {
+			b.NSends, b.Err = q.postSends(b.Sends)
+		}
+	}
+}
+
+func (d *device) PollAsync([]verbs.AsyncEvent) (int, error) { return 0, nil }
+
+func (d *device) Close() error { return nil }
