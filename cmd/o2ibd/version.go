@@ -1,0 +1,56 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+
+	"o2ibd/app"
+)
+
+// released is set by the linker for a release.
+var released string
+
+// version is the release, or what the build says of itself.
+func version() string {
+	if released != "" {
+		return released
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	v := "devel"
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			v += "-" + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return v
+}
+
+type versionCmd struct{ format }
+
+// built is what version prints.
+type built struct {
+	Version   string   `json:"version"`
+	Go        string   `json:"go"`
+	Providers []string `json:"providers"`
+	RDMACore  string   `json:"rdma_core"` // "" where it is not built in
+}
+
+func (c *versionCmd) Run(e *env) error {
+	v := built{Version: version(), Go: runtime.Version(), Providers: app.Providers()}
+	return c.print(e, v, func() *table {
+		t := &table{}
+		t.add("o2ibd", v.Version)
+		t.add("go", v.Go)
+		for _, p := range v.Providers {
+			t.add("provider", p)
+		}
+		t.add("rdma-core", or(v.RDMACore))
+		return t
+	})
+}
