@@ -109,6 +109,11 @@ func (s *scheduler) handle(c *conn, r *rx) {
 		c.count.noopsReceived++
 		post = c.acct.NoopPost(in.Credits)
 	case wire.MsgImmediate, wire.MsgPutReq, wire.MsgGetReq:
+		if !carries(in.Type, in.LNet.Type) {
+			// What LNet hands us for the one must never be offered as the other.
+			s.close(c, because(ePROTO, "%v that carries an LNet %v", in.Type, in.LNet.Type))
+			break
+		}
 		c.count.rxBytes += uint64(len(in.Payload))
 		r.held = true
 		if err := s.lnd.upper.Parse(s, c.ni.nid, in.SrcNID, &in.LNet, r, in.Type != wire.MsgImmediate); err != nil {
@@ -133,6 +138,17 @@ func (s *scheduler) handle(c *conn, r *rx) {
 		s.close(c, because(ePROTO, "%v on a connection that is established", in.Type))
 	}
 	s.postRx(c, r, post)
+}
+
+// carries says whether an LNet type may travel in a message type (spec lnet 2.4).
+func carries(t wire.MsgType, l wire.LNetType) bool {
+	switch t {
+	case wire.MsgPutReq:
+		return l == wire.LNetPUT || l == wire.LNetREPLY
+	case wire.MsgGetReq:
+		return l == wire.LNetGET
+	}
+	return true
 }
 
 // waitingTx finds the transmit of type typ that waits with this cookie on c, and only on c.

@@ -515,9 +515,9 @@ func (i *id) greet(s Stream) {
 		Param: verbs.ConnParam{ResponderResources: uint8(f.ord & irdMask), InitiatorDepth: uint8(f.ird & irdMask)}})
 }
 
-// reply is the frame that answers the peer's request.
+// reply is the frame that answers the peer's request: with CRC if the peer asks for it, as siw does.
 func (i *id) reply(private []byte, rejected bool) (*mpaFrame, error) {
-	f := &mpaFrame{crc: i.request.crc || !i.prov.opt.NoCRC, rejected: rejected, enhanced: i.request.enhanced, rev: i.request.rev, private: private}
+	f := &mpaFrame{crc: i.request.crc, rejected: rejected, enhanced: i.request.enhanced, rev: i.request.rev, private: private}
 	if len(private) > f.maxPrivate() {
 		return nil, fmt.Errorf("%d bytes of private data: at most %d fit", len(private), f.maxPrivate())
 	}

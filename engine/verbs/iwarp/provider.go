@@ -36,7 +36,7 @@ type Interface struct {
 type Options struct {
 	Interfaces []Interface
 	Transport  Transport // nil: TCP
-	NoCRC      bool      // do not ask for CRC; a peer that asks for it gets it
+	NoCRC      bool      // do not ask for CRC where we connect; a peer that asks for it gets it
 	Log        *slog.Logger
 	// OnProtocolError hears of peers that do not speak MPA or break a rule before there is a connection.
 	OnProtocolError func(local, remote netip.AddrPort, err error)
