@@ -37,10 +37,11 @@ type EngineConfig struct {
 	Log      *slog.Logger
 }
 
-// NISpec is one NI: its network and the IPv4 address that it is on.
+// NISpec is one NI: its network, the interface and the IPv4 address that it is on.
 type NISpec struct {
-	Net  string
-	Addr netip.Addr
+	Net       string
+	Interface string
+	Addr      netip.Addr
 }
 
 // retryEngine is the time between two attempts to bring the engine up.
@@ -107,7 +108,7 @@ func (a *App) tryEngine(values tunables.Values) (Engine, error) {
 // addresses finds the address of each NI's interface.
 func (a *App) addresses() ([]NISpec, error) {
 	if a.fabric != nil {
-		return []NISpec{{demoNet, demoAddr(0)}}, nil
+		return []NISpec{demoNI(0)}, nil
 	}
 	var list []NISpec
 	for _, ni := range a.cfg.NIs {
@@ -115,7 +116,7 @@ func (a *App) addresses() ([]NISpec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("network %s: %w", ni.Net, err)
 		}
-		list = append(list, NISpec{ni.Net, addr})
+		list = append(list, NISpec{ni.Net, ni.Interface, addr})
 	}
 	return list, nil
 }
@@ -244,7 +245,7 @@ func (a *App) ping(ctx context.Context, who Actor, text string, timeout time.Dur
 
 // Providers are the providers built into this binary.
 func Providers() []string {
-	var names []string
+	names := []string{}
 	for name := range providers {
 		names = append(names, name)
 	}

@@ -48,6 +48,8 @@ func demoTunables(service int) tunables.Values {
 // Node 0 is the appliance's own.
 func demoAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + i)}) }
 
+func demoNI(i int) NISpec { return NISpec{demoNet, "lo", demoAddr(i)} }
+
 func demoNID(i int) wire.NID { return wire.MakeNID(wire.NetO2IB, 0x7f000001+uint32(i)) }
 
 // freeService finds a port that is free on the addresses of all nodes.
@@ -177,7 +179,7 @@ func (a *App) demoNode(ctx context.Context, who Actor, action string, i int, do 
 func RunDemoNode(ctx context.Context, in io.Reader, out io.Writer, log *slog.Logger) error {
 	return demo.Serve(ctx, in, out, func(ctx context.Context, s demo.Spec) (func(context.Context) error, error) {
 		e, err := newEngine(EngineConfig{
-			Provider: "iwarp", NIs: []NISpec{{Net: s.Net, Addr: s.Addr}}, Tunables: s.Tunables, Log: log,
+			Provider: "iwarp", NIs: []NISpec{{s.Net, "lo", s.Addr}}, Tunables: s.Tunables, Log: log,
 			OnEvent: func(engine.Event) {}, // the appliance sees the other end of each
 		})
 		if err != nil {

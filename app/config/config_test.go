@@ -213,6 +213,31 @@ func deepMappings() string {
 	return b.String()
 }
 
+// The file that we ship is right, and so is each line that it proposes.
+func TestShippedFile(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/o2ibd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var proposed strings.Builder
+	for l := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(l, "#"); ok && !strings.HasPrefix(rest, " ") || strings.HasPrefix(l, "#  ") {
+			l = rest
+		}
+		proposed.WriteString(l)
+	}
+	if c, err := config.Parse("as shipped", text); err != nil || c.Listen != "" {
+		t.Errorf("as shipped: %v", err)
+	}
+	c, err := config.Parse("proposed", []byte(proposed.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Provider != "iwarp" || len(c.NIs) != 1 || len(c.Tunables) != 2 || !c.TLS() {
+		t.Errorf("what it proposes is read as %+v", c)
+	}
+}
+
 func TestFileNotThere(t *testing.T) {
 	_, err := config.Read(filepath.Join(t.TempDir(), "none.yaml"))
 	if err == nil || !strings.Contains(err.Error(), "none.yaml") {
