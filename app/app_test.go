@@ -84,10 +84,11 @@ func (e *fakeEngine) DemoNode() (demo.Node, error) { return idleNode{}, nil }
 
 type idleNode struct{}
 
-func (idleNode) NID() wire.NID                            { return 1 }
-func (idleNode) Ping(context.Context, wire.NID) error     { return nil }
-func (idleNode) Put(context.Context, wire.NID, int) error { return nil }
-func (idleNode) Get(context.Context, wire.NID, int) error { return nil }
+func (idleNode) NID() wire.NID                             { return 1 }
+func (idleNode) Ping(context.Context, wire.NID) error      { return nil }
+func (idleNode) Put(context.Context, wire.NID, int) error  { return nil }
+func (idleNode) Send(context.Context, wire.NID, int) error { return nil }
+func (idleNode) Get(context.Context, wire.NID, int) error  { return nil }
 
 // output is what serve prints.
 type output struct {

@@ -33,7 +33,8 @@ type EngineConfig struct {
 	Provider string // a name of Providers
 	NIs      []NISpec
 	Tunables tunables.Values
-	OnEvent  func(engine.Event) // must not block
+	OnEvent  func(engine.Event)            // must not block
+	Protest  func(kind, from, text string) // told of garbage on the o2ib port; must not block
 	Log      *slog.Logger
 }
 
@@ -95,7 +96,7 @@ func (a *App) tryEngine(values tunables.Values) (Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := a.makeEngine(EngineConfig{Provider: a.provider, NIs: nis, Tunables: values, OnEvent: a.events.add, Log: a.log})
+	e, err := a.makeEngine(EngineConfig{Provider: a.provider, NIs: nis, Tunables: values, OnEvent: a.events.add, Protest: a.Protest, Log: a.log})
 	if err != nil {
 		return nil, err
 	}

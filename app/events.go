@@ -50,7 +50,20 @@ func (l *eventLog) add(e engine.Event) {
 
 // say adds an event of the appliance itself.
 func (l *eventLog) say(kind, severity, format string, args ...any) {
-	l.add(engine.Event{At: time.Now().UnixMilli(), Kind: kind, Severity: severity, Text: fmt.Sprintf(format, args...)})
+	l.tell(engine.Event{At: time.Now().UnixMilli(), Kind: kind, Severity: severity, Text: fmt.Sprintf(format, args...)})
+}
+
+// tell adds an event and logs it; the engine logs its own.
+func (l *eventLog) tell(e engine.Event) {
+	level := slog.LevelInfo
+	switch e.Severity {
+	case SeverityWarning:
+		level = slog.LevelWarn
+	case SeverityError:
+		level = slog.LevelError
+	}
+	l.log.Log(context.Background(), level, e.Text, "kind", e.Kind)
+	l.add(e)
 }
 
 // run stores what comes until ctx ends and then what is queued still.
@@ -95,16 +108,6 @@ func (l *eventLog) batch(e engine.Event) []store.Event {
 
 // store outlives the run's context: what was queued before the end is kept.
 func (l *eventLog) store(events []store.Event) {
-	for _, e := range events {
-		level := slog.LevelInfo
-		switch e.Severity {
-		case SeverityWarning:
-			level = slog.LevelWarn
-		case SeverityError:
-			level = slog.LevelError
-		}
-		l.log.Log(context.Background(), level, e.Text, "kind", e.Kind)
-	}
 	if err := l.db.AddEvents(context.Background(), events); err != nil {
 		l.dropped.Add(uint64(len(events)))
 		l.total.Add(uint64(len(events)))
@@ -171,7 +174,7 @@ func (a *App) Protest(kind, from, text string) {
 	if !ok {
 		return
 	}
-	a.events.add(engine.Event{
+	a.events.tell(engine.Event{
 		At: time.Now().UnixMilli(), Kind: "protocol", Severity: SeverityWarning,
 		Text: fmt.Sprintf("%s: %s: %s", kind, from, text), Data: map[string]string{"door": kind, "from": from},
 	})

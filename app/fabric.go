@@ -2,13 +2,16 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -81,9 +84,7 @@ func newFabric(a *App, n, service int, exe string, args []string) *fabric {
 	for i := range n + 1 {
 		f.nids = append(f.nids, demoNID(i))
 	}
-	f.spawner = demo.NewSpawner(exe, args, func(index int, line string) {
-		a.log.Info(line, "demo_node", index)
-	})
+	f.spawner = demo.NewSpawner(exe, args, f.logged)
 	var specs []demo.Spec
 	for i := 1; i <= n; i++ {
 		specs = append(specs, demo.Spec{
@@ -93,6 +94,27 @@ func newFabric(a *App, n, service int, exe string, args []string) *fabric {
 	}
 	f.nodes = demo.NewSupervisor(specs, f.spawner.Spawn, f.changed)
 	return f
+}
+
+// logged passes on a line of a node's log. It is JSON, but for what a crash writes.
+func (f *fabric) logged(index int, line string) {
+	var r map[string]any
+	if err := json.Unmarshal([]byte(line), &r); err != nil {
+		f.app.log.Warn(line, "demo_node", index)
+		return
+	}
+	var level slog.Level
+	text, _ := r[slog.MessageKey].(string)
+	if l, ok := r[slog.LevelKey].(string); !ok || level.UnmarshalText([]byte(l)) != nil {
+		level = slog.LevelWarn
+	}
+	attrs := []any{"demo_node", index}
+	for _, k := range slices.Sorted(maps.Keys(r)) {
+		if k != slog.MessageKey && k != slog.LevelKey && k != slog.TimeKey {
+			attrs = append(attrs, k, r[k])
+		}
+	}
+	f.app.log.Log(context.Background(), level, text, attrs...)
 }
 
 // others are all NIDs but that of node i; ours is node 0.
@@ -118,7 +140,7 @@ func (f *fabric) changed(s demo.Status) {
 		e.Severity = SeverityWarning
 		e.Text = fmt.Sprintf("demo node %d on %v %s: %s", s.Spec.Index, s.Spec.Addr, s.State, s.Error)
 	}
-	f.app.events.add(e)
+	f.app.events.tell(e)
 }
 
 // start brings the nodes up and puts this node's share of the load on, until ctx ends. Nodes that fail
@@ -174,13 +196,15 @@ func (a *App) demoNode(ctx context.Context, who Actor, action string, i int, do 
 	return a.audited(ctx, who, action, strconv.Itoa(i), err)
 }
 
-// RunDemoNode is a demo node's whole process: the order comes on in, one line goes out on out, and it
-// ends with in or ctx.
-func RunDemoNode(ctx context.Context, in io.Reader, out io.Writer, log *slog.Logger) error {
+// RunDemoNode is a demo node's whole process: the order comes on in, one line goes out on out, its log in
+// JSON on errs, and it ends with in or ctx.
+func RunDemoNode(ctx context.Context, in io.Reader, out, errs io.Writer) error {
+	log := slog.New(slog.NewJSONHandler(errs, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	return demo.Serve(ctx, in, out, func(ctx context.Context, s demo.Spec) (func(context.Context) error, error) {
 		e, err := newEngine(EngineConfig{
 			Provider: "iwarp", NIs: []NISpec{{s.Net, "lo", s.Addr}}, Tunables: s.Tunables, Log: log,
 			OnEvent: func(engine.Event) {}, // the appliance sees the other end of each
+			Protest: func(kind, from, text string) { log.Warn(text, "from", from) },
 		})
 		if err != nil {
 			return nil, err

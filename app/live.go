@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -22,11 +21,7 @@ var providers = map[string]func(EngineConfig) (verbs.Provider, error){"iwarp": o
 // openIWARP makes each interface that an NI is on a device of its own.
 func openIWARP(c EngineConfig) (verbs.Provider, error) {
 	o := iwarp.Options{Log: c.Log, OnProtocolError: func(local, remote netip.AddrPort, err error) {
-		c.OnEvent(engine.Event{
-			At: time.Now().UnixMilli(), Kind: "protocol", Severity: SeverityWarning,
-			Text: fmt.Sprintf("o2ib: %v: connection to %v closed: %v", remote, local, err),
-			Data: map[string]string{"door": "o2ib", "from": remote.String()},
-		})
+		c.Protest("o2ib", remote.String(), fmt.Sprintf("connection to %v closed: %v", local, err))
 	}}
 	for _, ni := range c.NIs {
 		i, err := net.InterfaceByName(ni.Interface)
@@ -50,9 +45,6 @@ func newEngine(c EngineConfig) (Engine, error) {
 	open := providers[c.Provider]
 	if open == nil {
 		return nil, fmt.Errorf("provider %s is not built into this binary; built in: %v", c.Provider, Providers())
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg := engine.Config{Tunables: c.Tunables, OnEvent: c.OnEvent, Log: c.Log}
 	var nids []wire.NID

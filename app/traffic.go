@@ -72,6 +72,12 @@ func (n *demoNode) Put(ctx context.Context, to wire.NID, size int) error {
 	})
 }
 
+func (n *demoNode) Send(ctx context.Context, to wire.NID, size int) error {
+	return n.operate(ctx, size, lnet.EventSend, func(h lnet.Handle) error {
+		return n.e.LNet().Put(h, operation(to, demoPutBits), false)
+	})
+}
+
 func (n *demoNode) Get(ctx context.Context, to wire.NID, size int) error {
 	return n.operate(ctx, size, lnet.EventReply, func(h lnet.Handle) error {
 		return n.e.LNet().Get(h, operation(to, demoGetBits))
@@ -89,10 +95,14 @@ func (n *demoNode) operate(ctx context.Context, size int, through lnet.EventType
 	if err != nil {
 		return err
 	}
+	events := 2 // SEND, and ACK or REPLY
+	if through == lnet.EventSend {
+		events = 1
+	}
 	done := make(chan error, 1)
 	result := errors.New("ended without an answer")
 	h, err := n.e.LNet().Bind(lnet.MD{
-		Segs: []arena.Buffer{buf}, Threshold: 2,
+		Segs: []arena.Buffer{buf}, Threshold: events,
 		Handler: func(ev lnet.Event) {
 			switch {
 			case ev.Status != 0:
@@ -100,9 +110,13 @@ func (n *demoNode) operate(ctx context.Context, size int, through lnet.EventType
 			case ev.Type == through:
 				result = nil
 			}
-			if ev.Unlinked {
+			switch {
+			case ev.Unlinked:
 				n.e.Free(buf)
 				done <- result
+			case ev.Status != 0:
+				// No answer will come, and the MD would wait for it.
+				_ = n.e.LNet().Unlink(ev.MD) // stale: it has gone by itself
 			}
 		},
 	})

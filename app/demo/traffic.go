@@ -19,36 +19,42 @@ import (
 )
 
 // Node is the engine node that the load is put on. Each call waits for the answer: a ping's reply, a
-// PUT's ACK, a GET's data. Calls come from several goroutines.
+// PUT's ACK, a GET's data; Send is a PUT without ACK and waits for the local end only. Calls come from
+// several goroutines.
 type Node interface {
 	NID() wire.NID
 	Ping(ctx context.Context, to wire.NID) error
 	Put(ctx context.Context, to wire.NID, n int) error
+	Send(ctx context.Context, to wire.NID, n int) error
 	Get(ctx context.Context, to wire.NID, n int) error
 }
 
 // Load bounds what one node sends.
 type Load struct {
-	PerSecond float64       // operations, on average over a swell
-	InFlight  int           // operations that may wait for their answers at once
-	Burst     int           // operations of a burst, all to one peer and of BurstSize bytes
-	BurstSize int           // bytes
-	BurstGap  time.Duration // from one burst to the next
+	PerSecond float64 // operations, on average over a swell
+	InFlight  int     // operations that may wait for their answers at once
+	Burst     int     // operations of a burst, all to one peer and of BurstSize bytes
+	BurstSize int     // bytes
+	Train     int     // small messages of a train, all to one peer, one way and TrainGap apart
+	TrainGap  time.Duration
+	Gap       time.Duration // from a burst to a train, and from that to a burst
 	Timeout   time.Duration // of one operation
 }
 
 // DefaultLoad keeps five nodes together at some tens of operations and a few MiB a second. A burst is
-// larger than the default peer_credits, so that queues are seen to fill.
+// larger than the default peer_credits, so that queues are seen to fill. A train has no answers that would
+// carry credits back: they are seen to run down and to come back at the high-water mark.
 var DefaultLoad = Load{
-	PerSecond: 6, InFlight: 48,
-	Burst: 16, BurstSize: 128 << 10, BurstGap: 7 * time.Second,
+	PerSecond: 4, InFlight: 48,
+	Burst: 16, BurstSize: 128 << 10, Train: 60, TrainGap: 150 * time.Millisecond, Gap: 5 * time.Second,
 	Timeout: 20 * time.Second,
 }
 
 const (
-	smallMax   = 3 << 10     // bytes of a payload that travels inside its message
-	swell      = 40.0        // seconds from one high of the rate to the next
-	quietFirst = time.Second // pause towards a peer that failed once
+	warmUp     = 2 * time.Second // until nodes that start together are all up
+	smallMax   = 3 << 10         // bytes of a payload that travels inside its message
+	swell      = 40.0            // seconds from one high of the rate to the next
+	quietFirst = time.Second     // pause towards a peer that failed once
 	quietMost  = 15 * time.Second
 )
 
@@ -90,8 +96,9 @@ type peer struct {
 
 func (g *generator) run(ctx context.Context) {
 	start := time.Now()
-	burst := start.Add(g.load.BurstGap/2 + time.Duration(g.rnd.Int64N(int64(g.load.BurstGap))))
-	timer := time.NewTimer(g.gap(0))
+	special := start.Add(warmUp + time.Duration(g.rnd.Int64N(int64(g.load.Gap))))
+	specials := []func(context.Context, time.Time){g.burst, g.train}
+	timer := time.NewTimer(warmUp + g.gap(0))
 	defer timer.Stop()
 	for {
 		select {
@@ -100,9 +107,10 @@ func (g *generator) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		now := time.Now()
-		if now.After(burst) {
-			g.burst(ctx, now)
-			burst = now.Add(g.load.BurstGap)
+		if now.After(special) {
+			specials[0](ctx, now)
+			specials[0], specials[1] = specials[1], specials[0]
+			special = now.Add(g.load.Gap)
 		} else if p := g.pick(now); p != nil {
 			g.start(ctx, p, g.operation())
 		}
@@ -143,6 +151,30 @@ func (g *generator) burst(ctx context.Context, now time.Time) {
 	for range g.load.Burst {
 		g.start(ctx, p, g.put(g.load.BurstSize))
 	}
+}
+
+// train sends its messages beside the other operations.
+func (g *generator) train(ctx context.Context, now time.Time) {
+	p := g.pick(now)
+	if p == nil {
+		return
+	}
+	size := 1 + g.rnd.IntN(smallMax)
+	g.start(ctx, p, func(ctx context.Context, to wire.NID) error {
+		tick := time.NewTicker(g.load.TrainGap)
+		defer tick.Stop()
+		for range g.load.Train {
+			if err := g.node.Send(ctx, to, size); err != nil {
+				return err
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
 }
 
 // pick draws a peer that may be tried now, nil when there is none.

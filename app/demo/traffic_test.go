@@ -32,6 +32,9 @@ func (n *fakeNode) Ping(ctx context.Context, to wire.NID) error {
 func (n *fakeNode) Put(ctx context.Context, to wire.NID, size int) error {
 	return n.call(ctx, "put", to, size)
 }
+func (n *fakeNode) Send(ctx context.Context, to wire.NID, size int) error {
+	return n.call(ctx, "send", to, size)
+}
 func (n *fakeNode) Get(ctx context.Context, to wire.NID, size int) error {
 	return n.call(ctx, "get", to, size)
 }
@@ -78,15 +81,15 @@ func run(t *testing.T, n *fakeNode, peers []wire.NID, load demo.Load, d time.Dur
 func TestLoadIsMixedAndBounded(t *testing.T) {
 	n := &fakeNode{took: time.Millisecond}
 	run(t, n, []wire.NID{2, 3, 4, 5}, demo.DefaultLoad, 10*time.Minute)
-	total := n.kinds["ping"] + n.kinds["put"] + n.kinds["get"]
-	if perSecond := float64(total) / 600; perSecond < 4 || perSecond > 12 {
+	total := n.kinds["ping"] + n.kinds["put"] + n.kinds["get"] + n.kinds["send"]
+	if perSecond := float64(total) / 600; perSecond < 8 || perSecond > 16 {
 		t.Errorf("%.1f operations a second from one node", perSecond)
 	}
 	if rate := n.bytes / 600; rate < 200<<10 || rate > 2<<20 {
 		t.Errorf("%d bytes a second from one node", rate)
 	}
-	for _, kind := range []string{"ping", "put", "get"} {
-		if n.kinds[kind] < total/20 {
+	for _, kind := range []string{"ping", "put", "get", "send"} {
+		if n.kinds[kind] < total/50 {
 			t.Errorf("%d of %d operations are %ss", n.kinds[kind], total, kind)
 		}
 	}
@@ -115,7 +118,7 @@ func TestLoadLeavesADeadPeerAlone(t *testing.T) {
 	n := &fakeNode{took: time.Millisecond, down: map[wire.NID]bool{3: true}}
 	run(t, n, []wire.NID{2, 3}, demo.DefaultLoad, 10*time.Minute)
 	// One try every 15 s at most, and a burst that was under way.
-	if most := 600/15 + 5 + demo.DefaultLoad.Burst*600/15; n.calls[3] > most || n.calls[3] < 20 {
+	if most := 5 + (1+demo.DefaultLoad.Burst)*600/15; n.calls[3] > most || n.calls[3] < 20 {
 		t.Errorf("the dead peer was tried %d times, want 20 to %d", n.calls[3], most)
 	}
 	if n.calls[2] < 10*n.calls[3]/4 {

@@ -70,6 +70,5 @@ type demoNodeCmd struct{}
 func (*demoNodeCmd) Run(e *env) error {
 	ctx, stop := signal.NotifyContext(e.ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	log := slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	return app.RunDemoNode(ctx, e.in, e.out, log)
+	return app.RunDemoNode(ctx, e.in, e.out, e.err)
 }
