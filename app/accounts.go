@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"o2ibd/app/tuning"
 	"o2ibd/store"
 )
 
@@ -392,6 +393,11 @@ func outcome(err error) string {
 		if errors.Is(err, refused) {
 			return OutcomeRefused
 		}
+	}
+	var invalid *tuning.InvalidError
+	var conflict *tuning.ConflictError
+	if errors.As(err, &invalid) || errors.As(err, &conflict) || errors.Is(err, tuning.ErrNothing) || errors.Is(err, tuning.ErrNotBuilt) {
+		return OutcomeRefused
 	}
 	return OutcomeFailed
 }

@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -312,8 +313,30 @@ func (a *App) Stopping() <-chan struct{} { return a.stopping }
 // Config is the configuration in force; it does not change.
 func (a *App) Config() Config { return a.cfg }
 
-// Tuning changes tunables and knows their history. Its callers record in the audit log (Record).
+// Tuning shows tunables and their history. Change them by ChangeTunables.
 func (a *App) Tuning() *tuning.Service { return a.tuning }
+
+// ChangeTunables makes a change for an operator, who is filled in, and records it in the audit log too.
+// The errors are those of tuning.Service.Change, and ErrForbidden.
+func (a *App) ChangeTunables(ctx context.Context, who Actor, r tuning.Request) (tuning.Result, error) {
+	r.Who, r.How, r.From = who.Name, who.How, who.From
+	var res tuning.Result
+	err := allowed(who, RoleOperator)
+	if err == nil {
+		res, err = a.tuning.Change(ctx, r)
+	}
+	if r.DryRun && err == nil {
+		return res, nil
+	}
+	var names []string
+	for _, c := range r.Changes {
+		names = append(names, tunables.Scoped{Scope: c.Scope, Name: c.Name}.String())
+	}
+	if err == nil && res.ChangeID != "" {
+		a.events.say("tunables", SeverityInfo, "%s changed %s", who.Name, strings.Join(names, ", "))
+	}
+	return res, a.audited(ctx, who, "tunables.change", strings.Join(names, " "), err)
+}
 
 // Info is what changes rarely. It is cheap.
 func (a *App) Info() Info {

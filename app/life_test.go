@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"o2ibd/app"
 	"o2ibd/app/tuning"
 	"o2ibd/engine/tunables"
@@ -172,11 +174,36 @@ func TestTunablesOutliveARun(t *testing.T) {
 	o.Demo = 1
 	r := start(t, o, nil)
 	hiw := tunables.Scoped{Scope: "o2ib", Name: "peer_credits_hiw"}
-	_, err := r.Tuning().Change(t.Context(), tuning.Request{
-		Changes: []tuning.Change{{Scope: hiw.Scope, Name: hiw.Name, Value: tuning.NewScalar("6")}}, Who: "a", How: "page",
-	})
+	change := func(who app.Actor, value string) error {
+		_, err := r.ChangeTunables(t.Context(), who, tuning.Request{
+			Changes: []tuning.Change{{Scope: hiw.Scope, Name: hiw.Name, Value: tuning.NewScalar(value)}}, Who: "somebody else",
+		})
+		return err
+	}
+	if err := change(viewer, "5"); !errors.Is(err, app.ErrForbidden) {
+		t.Errorf("change by a viewer: %v", err)
+	}
+	if err := change(operator, "many"); err == nil {
+		t.Error("a wrong value is taken")
+	}
+	if err := change(operator, "6"); err != nil {
+		t.Fatal(err)
+	}
+	h, err := r.Tuning().History(t.Context(), tuning.HistoryFilter{})
+	if err != nil || len(h.Changes) != 1 || h.Changes[0].Who != "otto" || h.Changes[0].How != app.HowPage || h.Changes[0].From != operator.From {
+		t.Errorf("history is %+v, %v", h, err)
+	}
+	var outcomes []string
+	entries, err := r.Audit(t.Context(), app.AuditFilter{Action: "tunables."})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, e := range entries {
+		outcomes = append(outcomes, e.Actor.Name+" "+e.Target+" "+e.Outcome)
+	}
+	want := []string{"otto o2ib/peer_credits_hiw done", "otto o2ib/peer_credits_hiw refused", "vera o2ib/peer_credits_hiw refused"}
+	if diff := cmp.Diff(want, outcomes); diff != "" {
+		t.Errorf("audit (-want +got):\n%s", diff)
 	}
 	if got := r.engine.tuned[hiw]; got != "6" {
 		t.Errorf("the engine was tuned to %q", got)

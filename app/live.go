@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -62,7 +63,7 @@ func newEngine(c EngineConfig) (Engine, error) {
 	}
 	e, err := engine.New(cfg)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, cfg.Provider.Close())
 	}
 	return live{e, nids}, nil
 }

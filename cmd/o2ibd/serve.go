@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os/signal"
@@ -50,6 +51,7 @@ func (c *serveCmd) Run(e *env) error {
 	log := slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: c.Log}))
 	ctx, stop := signal.NotifyContext(e.ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	a, err := app.Open(ctx, app.Options{
 		ConfigFile: c.Config, StateDir: c.State, Listen: c.Listen, Socket: e.socket, Demo: int(c.Demo),
 		DemoArgs: []string{"demo-node"}, Version: version(), Out: e.out, Log: log,
