@@ -161,11 +161,20 @@ func (m *Msg) desc(b []byte, off int, o binary.ByteOrder) error {
 	if len(p) < int(n)*FragSize {
 		return fmt.Errorf("%w: %d fragments in %d bytes", ErrDesc, n, len(p))
 	}
+	// A loop for each byte order: through the interface a fragment costs twice as much.
 	total := uint64(0)
-	for i := range m.frags[:n] {
-		m.frags[i] = Frag{Nob: o.Uint32(p), Addr: o.Uint64(p[4:])}
-		total += uint64(m.frags[i].Nob)
-		p = p[FragSize:]
+	if m.BigEndian {
+		for i := range m.frags[:n] {
+			f := (*[FragSize]byte)(p[i*FragSize:])
+			m.frags[i] = Frag{Nob: binary.BigEndian.Uint32(f[:]), Addr: binary.BigEndian.Uint64(f[4:])}
+			total += uint64(m.frags[i].Nob)
+		}
+	} else {
+		for i := range m.frags[:n] {
+			f := (*[FragSize]byte)(p[i*FragSize:])
+			m.frags[i] = Frag{Nob: binary.LittleEndian.Uint32(f[:]), Addr: binary.LittleEndian.Uint64(f[4:])}
+			total += uint64(m.frags[i].Nob)
+		}
 	}
 	if total > 1<<31-1 {
 		return fmt.Errorf("%w: %d bytes in all", ErrDesc, total)
@@ -229,10 +238,18 @@ func (m *Msg) putDesc(b []byte, o binary.ByteOrder) {
 	o.PutUint32(b, m.RD.Key)
 	o.PutUint32(b[4:], uint32(len(m.RD.Frags)))
 	b = b[8:]
-	for _, f := range m.RD.Frags {
-		o.PutUint32(b, f.Nob)
-		o.PutUint64(b[4:], f.Addr)
-		b = b[FragSize:]
+	if m.BigEndian {
+		for i, f := range m.RD.Frags {
+			p := (*[FragSize]byte)(b[i*FragSize:])
+			binary.BigEndian.PutUint32(p[:], f.Nob)
+			binary.BigEndian.PutUint64(p[4:], f.Addr)
+		}
+		return
+	}
+	for i, f := range m.RD.Frags {
+		p := (*[FragSize]byte)(b[i*FragSize:])
+		binary.LittleEndian.PutUint32(p[:], f.Nob)
+		binary.LittleEndian.PutUint64(p[4:], f.Addr)
 	}
 }
 

@@ -141,9 +141,13 @@ func ParseNID(s string) (NID, error) {
 			return MakeNID(net, a), nil
 		}
 	}
-	v, err := strconv.ParseUint(strings.ToLower(addr), 0, 32)
+	digits, base := addr, 10
+	if hex, ok := strings.CutPrefix(strings.ToLower(addr), "0x"); ok {
+		digits, base = hex, 16
+	}
+	v, err := strconv.ParseUint(digits, base, 32)
 	if err != nil {
-		return AnyNID, fmt.Errorf("NID %q: the address must be a number", s)
+		return AnyNID, fmt.Errorf("NID %q: the address must be a number, decimal or 0x and hexadecimal, up to 32 bits", s)
 	}
 	return MakeNID(net, uint32(v)), nil
 }
