@@ -279,8 +279,9 @@ func (r *reader) send(s *segment, n int) (*terminate, error) {
 		r.endRecv(verbs.WCLocalAccess)
 		return &terminate{layerRDMAP, rdmapLocalCatastrophic, 7, "a posted receive names memory that is not registered for it"}, nil
 	case r.got+s.payload > r.recv.room:
+		room := r.recv.room
 		r.endRecv(verbs.WCLocalLength)
-		return untaggedError(5, "a message of more than %d bytes, which is what the receive has", r.recv.room), nil
+		return untaggedError(5, "a message of more than %d bytes, which is what the receive has", room), nil
 	}
 	left := s.payload
 	skip := r.got

@@ -1,0 +1,346 @@
+// Package verbstest is the conformance suite that every provider of engine/verbs must pass: set-up with
+// private data, rejects, sends, RDMA writes, access rights, errors and flushes, disconnects, vanished
+// peers. It uses the seam alone. What a device may do differently it says in its Caps, and the suite then
+// expects that.
+package verbstest
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"o2ibd/engine/verbs"
+)
+
+// Env makes the two nodes of one test.
+type Env struct {
+	// New gives two providers that reach each other at these addresses.
+	New func(t *testing.T) (client, server Node)
+	// Pump advances a provider that only moves when it is stepped; nil where it runs by itself. False: there
+	// is nothing to do.
+	Pump func() bool
+	// Vanish makes the server's node disappear without a word; nil where that cannot be done.
+	Vanish func()
+	// Patience bounds every wait.
+	Patience time.Duration
+}
+
+// Node is one side.
+type Node struct {
+	Provider verbs.Provider
+	Addr     netip.Addr
+}
+
+const slabSize = 4 << 20
+
+// side is one node with what stands on its device.
+type side struct {
+	t      *testing.T
+	env    *Env
+	node   Node
+	w      verbs.Waiter
+	cm     verbs.CM
+	dev    verbs.Device
+	pd     verbs.PD
+	cq     verbs.CQ
+	mem    []byte
+	mr     verbs.MR
+	events []verbs.Event
+	wcs    []verbs.WC
+	attr   verbs.QPAttr
+}
+
+func newSide(t *testing.T, env *Env, n Node) *side {
+	t.Helper()
+	s := &side{t: t, env: env, node: n}
+	var err error
+	s.w, err = n.Provider.NewWaiter()
+	s.must(err)
+	s.cm, err = n.Provider.OpenCM(s.w)
+	s.must(err)
+	s.mem, err = unix.Mmap(-1, 0, slabSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	s.must(err)
+	return s
+}
+
+func (s *side) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// open brings up what needs a device.
+func (s *side) open(d verbs.Device) {
+	s.t.Helper()
+	if s.dev != nil {
+		return
+	}
+	if d == nil {
+		s.t.Fatal("the id has no device")
+	}
+	s.dev = d
+	var err error
+	s.pd, err = d.AllocPD()
+	s.must(err)
+	s.cq, err = d.CreateCQ(1024, s.w)
+	s.must(err)
+	s.mr, err = s.pd.RegMR(s.mem, verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead|verbs.BindMW)
+	s.must(err)
+	s.attr = verbs.QPAttr{PD: s.pd, CQ: s.cq, MaxSendWR: 512, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 1}
+}
+
+func (s *side) close() {
+	for _, c := range []interface{ Close() error }{s.mr, s.cq, s.pd} {
+		if c != nil {
+			s.must(c.Close())
+		}
+	}
+	s.must(s.cm.Close())
+	s.must(s.w.Close())
+	s.must(s.node.Provider.Close())
+	s.must(unix.Munmap(s.mem))
+}
+
+// wait turns until ok says so, or patience ends.
+func (s *side) wait(what string, ok func() bool) {
+	s.t.Helper()
+	deadline := time.Now().Add(s.env.Patience)
+	for {
+		s.poll()
+		if ok() {
+			return
+		}
+		if s.env.Pump != nil {
+			if !s.env.Pump() {
+				s.poll()
+				if ok() {
+					return
+				}
+				s.t.Fatalf("nothing moves any more while waiting for %s; events %v, completions %v", what, s.events, s.wcs)
+			}
+			continue
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("waited in vain for %s; events %v, completions %v", what, s.events, s.wcs)
+		}
+		if s.cq != nil {
+			s.must(s.cq.Arm())
+			if s.poll() {
+				continue
+			}
+		}
+		s.w.Wait(time.Now().Add(50 * time.Millisecond))
+	}
+}
+
+// poll takes in what is there and says whether there was anything.
+func (s *side) poll() bool {
+	var evs [16]verbs.Event
+	n, err := s.cm.Poll(evs[:])
+	s.must(err)
+	for _, ev := range evs[:n] {
+		ev.Private = append([]byte(nil), ev.Private...)
+		s.events = append(s.events, ev)
+	}
+	k := 0
+	if s.cq != nil {
+		var wcs [64]verbs.WC
+		k, err = s.cq.Poll(wcs[:])
+		s.must(err)
+		s.wcs = append(s.wcs, wcs[:k]...)
+	}
+	return n+k > 0
+}
+
+// event waits for the next event of a type for id (any with nil) and takes it; others stay.
+func (s *side) event(id verbs.ID, types ...verbs.EventType) verbs.Event {
+	s.t.Helper()
+	var found verbs.Event
+	s.wait("event", func() bool {
+		for i, ev := range s.events {
+			if id != nil && ev.ID != id {
+				continue
+			}
+			for _, t := range types {
+				if ev.Type == t {
+					found = ev
+					s.events = append(s.events[:i], s.events[i+1:]...)
+					return true
+				}
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// noEvent says that no event of a type is there for id.
+func (s *side) noEvent(id verbs.ID, typ verbs.EventType) {
+	s.t.Helper()
+	s.poll()
+	for _, ev := range s.events {
+		if ev.ID == id && ev.Type == typ {
+			s.t.Fatalf("unexpected %v", typ)
+		}
+	}
+}
+
+// completions waits for n and takes them.
+func (s *side) completions(n int) []verbs.WC {
+	s.t.Helper()
+	s.wait("completions", func() bool { return len(s.wcs) >= n })
+	got := append([]verbs.WC(nil), s.wcs[:n]...)
+	s.wcs = append(s.wcs[:0], s.wcs[n:]...)
+	return got
+}
+
+// completion waits for the one of a work request.
+func (s *side) completion(id uint64) verbs.WC {
+	s.t.Helper()
+	var found verbs.WC
+	s.wait("a completion", func() bool {
+		for i, wc := range s.wcs {
+			if wc.ID == id {
+				found = wc
+				s.wcs = append(s.wcs[:i], s.wcs[i+1:]...)
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// at gives n bytes of the slab, and sge their element.
+func (s *side) at(off, n int) []byte { return s.mem[off : off+n] }
+
+func (s *side) addr(off int) uint64 {
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s.mem)))) + uint64(off)
+}
+
+func (s *side) sge(off, n int) verbs.SGE {
+	return verbs.SGE{Addr: s.addr(off), Length: uint32(n), LKey: s.mr.LKey()}
+}
+
+func (s *side) recv(id uint64, off, n int) verbs.RecvWR {
+	return verbs.RecvWR{ID: id, NSGE: 1, SGE: [verbs.MaxSGE]verbs.SGE{s.sge(off, n)}}
+}
+
+func (s *side) send(id uint64, off, n int) verbs.SendWR {
+	wr := verbs.SendWR{ID: id, Op: verbs.OpSend, Signaled: true}
+	if n > 0 {
+		wr.NSGE, wr.SGE[0] = 1, s.sge(off, n)
+	}
+	return wr
+}
+
+// end is one side of a connection.
+type end struct {
+	*side
+	id verbs.ID
+	qp verbs.QP
+}
+
+func (e *end) post(recvs []verbs.RecvWR, sends ...verbs.SendWR) verbs.Posting {
+	batch := []verbs.Posting{{QP: e.qp, Recvs: recvs, Sends: sends}}
+	e.dev.Post(batch)
+	return batch[0]
+}
+
+func (e *end) mustPost(recvs []verbs.RecvWR, sends ...verbs.SendWR) {
+	e.t.Helper()
+	p := e.post(recvs, sends...)
+	if p.Err != nil || p.NRecvs != len(recvs) || p.NSends != len(sends) {
+		e.t.Fatalf("posted %d of %d receives and %d of %d sends: %v", p.NRecvs, len(recvs), p.NSends, len(sends), p.Err)
+	}
+}
+
+// shut ends the connection's side: error, flush, close.
+func (e *end) shut() {
+	e.t.Helper()
+	e.must(e.qp.ToError())
+	if e.env.Pump != nil {
+		for e.env.Pump() {
+		}
+	}
+	e.must(e.qp.Close())
+	e.must(e.id.Close())
+}
+
+// world is a listener and its two nodes.
+type world struct {
+	t        *testing.T
+	a, b     *side // client, server
+	listener verbs.ID
+	port     netip.AddrPort
+}
+
+func newWorld(t *testing.T, env *Env) *world {
+	t.Helper()
+	ca, cb := env.New(t)
+	w := &world{t: t, a: newSide(t, env, ca), b: newSide(t, env, cb)}
+	l, err := w.b.cm.NewID("listener")
+	w.b.must(err)
+	w.b.must(l.Bind(netip.AddrPortFrom(cb.Addr, 0), false))
+	w.b.must(l.Listen(0))
+	w.listener, w.port = l, l.Local()
+	w.b.open(l.Device())
+	return w
+}
+
+func (w *world) close() {
+	w.t.Helper()
+	w.b.must(w.listener.Close())
+	w.a.close()
+	w.b.close()
+}
+
+// resolve gives a client id that is ready to connect to at.
+func (w *world) resolve(at netip.AddrPort) verbs.ID {
+	w.t.Helper()
+	id, err := w.a.cm.NewID("client")
+	w.a.must(err)
+	w.a.must(id.ResolveAddr(netip.AddrPortFrom(w.a.node.Addr, 0), at, false, w.a.env.Patience))
+	w.a.event(id, verbs.EventAddrResolved)
+	w.a.must(id.ResolveRoute(w.a.env.Patience))
+	w.a.event(id, verbs.EventRouteResolved)
+	w.a.open(id.Device())
+	return id
+}
+
+func param(private []byte) verbs.ConnParam {
+	return verbs.ConnParam{Private: private, FlowControl: true, RetryCount: 1, RNRRetryCount: 1}
+}
+
+// connect makes a connection; before runs on both ends with their queue pairs made and nothing connected.
+func (w *world) connect(before func(c, s *end)) (c, s *end) {
+	w.t.Helper()
+	c = &end{side: w.a, id: w.resolve(w.port)}
+	var err error
+	c.qp, err = c.id.CreateQP(w.a.attr)
+	w.a.must(err)
+	w.a.must(c.id.Connect(param(pattern(56, 1))))
+	req := w.b.event(nil, verbs.EventConnectRequest)
+	s = &end{side: w.b, id: req.ID}
+	s.qp, err = s.id.CreateQP(w.b.attr)
+	w.b.must(err)
+	if before != nil {
+		before(c, s)
+	}
+	w.b.must(s.id.Accept(param(pattern(56, 2))))
+	w.a.event(c.id, verbs.EventEstablished)
+	w.b.event(s.id, verbs.EventEstablished)
+	return c, s
+}
+
+func pattern(n, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + seed*31 + i>>8)
+	}
+	return b
+}
