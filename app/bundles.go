@@ -350,11 +350,11 @@ func OfflineBundle(ctx context.Context, w io.Writer, version string, redact bool
 	head.Host, _ = os.Hostname()
 	for _, name := range []string{
 		"info.json", "findings.json", "snapshot.json", "net.yaml", "peer.yaml", "stats.yaml",
-		"tunables.json", "tunables-history.json", "events.jsonl",
+		"tunables.json", "tunables-history.json", "events.jsonl", "profiles/goroutine.txt", "profiles/heap.txt",
 	} {
 		head.Missing = append(head.Missing, bundle.Missing{Name: name, Why: why})
 	}
-	return bundle.Write(ctx, w, head, append(bundle.HostParts(version), bundle.ProfileParts()...), r, nil)
+	return bundle.Write(ctx, w, head, bundle.HostParts(version), r, nil)
 }
 
 type countingWriter struct {

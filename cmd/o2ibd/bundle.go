@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"o2ibd/app"
@@ -80,7 +81,7 @@ func (c *bundleCreateCmd) offline(e *env, down error) error {
 	if file == "" {
 		file = fmt.Sprintf("o2ibd-offline-%s.zip", now.UTC().Format("20060102T150405Z"))
 	}
-	b := app.Bundle{CreatedAt: now.UnixMilli(), State: app.BundleDone, Progress: 1, Redacted: c.Redact, Name: file}
+	b := app.Bundle{CreatedAt: now.UnixMilli(), State: app.BundleDone, Progress: 1, Redacted: c.Redact, Name: filepath.Base(file)}
 	err := save(file, func(w io.Writer) error {
 		_, err := app.OfflineBundle(e.ctx, w, version(), c.Redact, down.Error())
 		return err
