@@ -83,7 +83,7 @@ func (c *bundleCreateCmd) offline(e *env, down error) error {
 	}
 	b := app.Bundle{CreatedAt: now.UnixMilli(), State: app.BundleDone, Progress: 1, Redacted: c.Redact, Name: filepath.Base(file)}
 	err := save(file, func(w io.Writer) error {
-		_, err := app.OfflineBundle(e.ctx, w, version(), c.Redact, down.Error())
+		_, err := app.OfflineBundle(e.ctx, w, versionName(), c.Redact, down.Error())
 		return err
 	})
 	if err != nil {

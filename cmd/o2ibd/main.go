@@ -37,6 +37,7 @@ type commands struct {
 	Decode   decodeCmd   `cmd:"" help:"Decode o2iblnd messages from hex or pcap; needs no appliance."`
 	User     userCmd     `cmd:"" help:"Accounts."`
 	Version  versionCmd  `cmd:"" help:"Version and what is built in."`
+	Healthz  healthzCmd  `cmd:"" help:"Ask whether the appliance is alive, for supervisors."`
 
 	DemoNode demoNodeCmd `cmd:"" hidden:""`
 }

@@ -287,6 +287,16 @@ func TestTunables(t *testing.T) {
 	}
 }
 
+func TestHealthz(t *testing.T) {
+	f := appliance(t, map[string]any{"GET /healthz": []byte("ok")})
+	if code, out, errs := o2ibd(t, "", "healthz", "--socket", f.socket); code != 0 || out != "alive\n" {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	if code, _, errs := o2ibd(t, "", "healthz", "--socket", "/nowhere/s"); code != 1 || !strings.Contains(errs, "no appliance answers") {
+		t.Errorf("without appliance: exit code %d: %s", code, errs)
+	}
+}
+
 func TestBundleCreate(t *testing.T) {
 	zip := []byte("PK\x03\x04")
 	running := app.Bundle{ID: "b1", State: app.BundleRunning, Name: "o2ibd-b1.zip"}

@@ -54,7 +54,7 @@ func (c *serveCmd) Run(e *env) error {
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	a, err := app.Open(ctx, app.Options{
 		ConfigFile: c.Config, StateDir: c.State, Listen: c.Listen, Socket: e.socket, Demo: int(c.Demo),
-		DemoArgs: []string{"demo-node"}, Version: version(), Out: e.out, Log: log,
+		DemoArgs: []string{"demo-node"}, Version: versionName(), Out: e.out, Log: log,
 	})
 	if err != nil {
 		return err

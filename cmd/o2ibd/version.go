@@ -7,13 +7,13 @@ import (
 	"o2ibd/app"
 )
 
-// released is set by the linker for a release.
-var released string
+// version is set by the linker.
+var version string
 
-// version is the release, or what the build says of itself.
-func version() string {
-	if released != "" {
-		return released
+// versionName is the linker's version, or what the build says of itself.
+func versionName() string {
+	if version != "" {
+		return version
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -42,7 +42,7 @@ type built struct {
 }
 
 func (c *versionCmd) Run(e *env) error {
-	v := built{Version: version(), Go: runtime.Version(), Providers: app.Providers()}
+	v := built{Version: versionName(), Go: runtime.Version(), Providers: app.Providers()}
 	return c.print(e, v, func() *table {
 		t := &table{}
 		t.add("o2ibd", v.Version)
