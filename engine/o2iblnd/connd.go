@@ -155,6 +155,15 @@ func (d *connd) Step(now time.Time) (more bool, deadline time.Time) {
 		d.event(&d.evs[i])
 		d.evs[i] = verbs.Event{}
 	}
+	kept := d.reconnWait[:0]
+	for _, w := range d.reconnWait {
+		if w.at.After(d.now) {
+			kept = append(kept, w)
+		} else {
+			d.reconn = append(d.reconn, w.peer)
+		}
+	}
+	d.reconnWait = kept
 	for i := 0; len(d.reconn) > 0 && i < reconnBreak; i++ {
 		p := d.reconn[0]
 		d.reconn = d.reconn[1:]
@@ -194,18 +203,9 @@ func (d *connd) do(o *cop) {
 	}
 }
 
-// tick runs once a second: late reconnects, attempts and waiting messages that took too long
+// tick runs once a second: attempts and waiting messages that took too long
 // (spec o2iblnd 5.1, 5.2).
 func (d *connd) tick() {
-	kept := d.reconnWait[:0]
-	for _, w := range d.reconnWait {
-		if w.at.After(d.now) {
-			kept = append(kept, w)
-		} else {
-			d.reconn = append(d.reconn, w.peer)
-		}
-	}
-	d.reconnWait = kept
 	var late []*attempt
 	d.lnd.peers.each(func(p *peer) {
 		limit := connectTimeout(d.lnd.timeout())
