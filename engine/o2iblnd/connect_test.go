@@ -383,7 +383,7 @@ func TestT12_62DeleteWhileConnecting(t *testing.T) {
 	run(t, func(r *rig) {
 		m := r.send(wire.LNetPUT, 10)
 		id, req, _ := r.tp.request()
-		r.must(r.lnd.DelPeer(t.Context(), r.nid, r.tp.nid))
+		r.must(r.lnd.DelPeer(r.t.Context(), r.nid, r.tp.nid))
 		r.finished(m, unix.EIO)
 		c := r.tp.accept(id, req, nil)
 		c.closed()

@@ -314,7 +314,7 @@ func (i *id) ask(s Stream, req *mpaFrame) (*mpaFrame, error) {
 	if err := i.configure(s); err != nil {
 		return nil, err
 	}
-	s.SetReadDeadline(time.Now().Add(startTimeout))
+	s.SetReadDeadline(time.Now().Add(dialTimeout))
 	if err := writeAll(s, req.append(nil, false)); err != nil {
 		return nil, fmt.Errorf("sending the MPA request: %w", err)
 	}

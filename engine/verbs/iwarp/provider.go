@@ -49,7 +49,7 @@ type Options struct {
 const (
 	startTimeout = 10 * time.Second // for a peer's start-up frame
 	maxHalfOpen  = 256              // accepted streams that have not asked for a connection yet
-	dialTimeout  = 30 * time.Second
+	dialTimeout  = 30 * time.Second // for a stream, and then for the peer to answer
 )
 
 type provider struct {
