@@ -44,7 +44,12 @@ type rig struct {
 	upper *upper
 	arena *arena.Arena
 	nid   wire.NID
+	tun   tunables.NI
 	tp    *tp
+}
+
+func (r *rig) niConfig() o2iblnd.NIConfig {
+	return o2iblnd.NIConfig{NID: r.nid, Addr: r.nid.IPv4(), Tunables: r.tun}
 }
 
 type option func(*options)
@@ -86,7 +91,8 @@ func run(t *testing.T, f func(r *rig), opts ...option) {
 		})
 		r.must(err)
 		r.lnd.Start()
-		r.must(r.lnd.AddNI(t.Context(), o2iblnd.NIConfig{NID: r.nid, Addr: o.dut, Tunables: n}))
+		r.tun = n
+		r.must(r.lnd.AddNI(t.Context(), r.niConfig()))
 		r.tp = newTP(r, o.tp, o.tpListen)
 		f(r)
 		r.tp.close()
@@ -288,7 +294,7 @@ func (u *upper) Finalize(_ o2iblnd.Sender, m *o2iblnd.Message) {
 	defer u.mu.Unlock()
 	u.ended[m]++
 	if m.Len > 0 {
-		u.data = append(u.data, bytes.Clone(m.Segs[0].Bytes()[:m.Len]))
+		u.data = append(u.data, bytes.Clone(m.Segs[0].Bytes()))
 	}
 }
 
