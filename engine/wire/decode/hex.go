@@ -1,0 +1,123 @@
+package decode
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"o2ibd/engine/wire"
+)
+
+// maxText is the largest hex input, in bytes.
+const maxText = 64 << 20
+
+// hexLine is a line that has hex digits on it.
+type hexLine struct {
+	number int
+	bytes  []byte
+	err    error // why it is no hex
+}
+
+// hex decodes text: each line for itself, or all lines as one message.
+func (d *decoder) hex(r io.Reader) error {
+	text, err := io.ReadAll(io.LimitReader(r, maxText+1))
+	if err != nil {
+		return fmt.Errorf("read: %w", err)
+	}
+	if len(text) > maxText {
+		return fmt.Errorf("more than %d MiB of text: split it", maxText>>20)
+	}
+	d.unit = "line"
+	lines := parseLines(text)
+	if whole := joined(lines); whole != nil {
+		d.at = lines[0].number
+		d.bytes(whole)
+		return nil
+	}
+	for _, l := range lines {
+		d.at = l.number
+		if l.err != nil {
+			d.fail("", l.err)
+			continue
+		}
+		d.bytes(l.bytes)
+	}
+	return nil
+}
+
+// bytes decodes what hex text held: a stream, a reject or a message.
+func (d *decoder) bytes(b []byte) {
+	switch {
+	case isStartUp(b):
+		s := stream{d: d, conn: new(connection), state: atStart}
+		s.feed(b)
+		s.end()
+	case len(b) == wire.RejectSize && (isOurs(b) || hasMagic(b, wire.LNetProtoMagic)):
+		d.reject("", b)
+	default:
+		d.message("", b)
+	}
+}
+
+func parseLines(text []byte) []hexLine {
+	var lines []hexLine
+	number := 0
+	for line := range bytes.Lines(text) {
+		number++
+		if i := bytes.IndexByte(line, '#'); i >= 0 {
+			line = line[:i]
+		}
+		digits := strings.Map(func(r rune) rune {
+			if strings.ContainsRune(" \t\r\n\v\f:", r) {
+				return -1
+			}
+			return r
+		}, string(line))
+		if digits == "" {
+			continue
+		}
+		b, err := hex.DecodeString(digits)
+		var invalid hex.InvalidByteError
+		switch {
+		case errors.As(err, &invalid):
+			err = fmt.Errorf("not hex: %q", byte(invalid))
+		case err != nil:
+			err = fmt.Errorf("not hex: an odd number of digits, %d", len(digits))
+		}
+		lines = append(lines, hexLine{number, b, err})
+	}
+	return lines
+}
+
+// joined gives all lines as one piece when that is what they are, else nil: the first begins a message,
+// reject or stream, the lines together have just its length, and no other line begins one.
+func joined(lines []hexLine) []byte {
+	if len(lines) < 2 {
+		return nil
+	}
+	var all []byte
+	for i, l := range lines {
+		if l.err != nil || i > 0 && (isOurs(l.bytes) && !isStartUp(all) || isStartUp(l.bytes)) {
+			return nil
+		}
+		all = append(all, l.bytes...)
+	}
+	first := lines[0].bytes
+	switch {
+	case isStartUp(all):
+		return all
+	case !isOurs(first):
+		return nil
+	case len(all) == wire.RejectSize:
+		return all
+	}
+	var m wire.Msg
+	_ = m.Parse(all) // whatever else is wrong with it is told when it is decoded
+	if len(first) < len(all) && int(m.Nob) == len(all) {
+		return all
+	}
+	return nil
+}
