@@ -105,18 +105,17 @@ func joined(lines []hexLine) []byte {
 		}
 		all = append(all, l.bytes...)
 	}
-	first := lines[0].bytes
 	switch {
 	case isStartUp(all):
 		return all
-	case !isOurs(first):
+	case !isOurs(all):
 		return nil
 	case len(all) == wire.RejectSize:
 		return all
 	}
 	var m wire.Msg
 	_ = m.Parse(all) // whatever else is wrong with it is told when it is decoded
-	if len(first) < len(all) && int(m.Nob) == len(all) {
+	if int(m.Nob) == len(all) {
 		return all
 	}
 	return nil
