@@ -29,7 +29,7 @@ type capture struct {
 	flows map[endpoints]*flow
 	born  int // flows so far
 	pairs map[queuePair]*roceFlow
-	full  bool // maxFlows was reached, and said
+	full  bool // no further flow is followed, and that was said
 }
 
 // capture decodes every packet of a pcap or pcapng file.
@@ -62,16 +62,20 @@ func (d *decoder) capture(r io.Reader) error {
 	}
 }
 
-// room tells whether one more flow may be followed.
+// room tells whether one more flow may be followed. Streams of other protocols make way for it.
 func (c *capture) room() bool {
+	if c.full {
+		return false
+	}
 	if len(c.flows)+len(c.pairs) < maxFlows {
 		return true
 	}
-	if !c.full {
+	maps.DeleteFunc(c.flows, func(_ endpoints, f *flow) bool { return f.stream.conn.over })
+	if len(c.flows)+len(c.pairs) > maxFlows*3/4 { // to sweep again soon would cost more than it gives
 		c.full = true
-		c.d.fail("", fmt.Errorf("more than %d streams and queue pairs: further ones are left out", maxFlows))
+		c.d.fail("", fmt.Errorf("more than %d streams and queue pairs at once: further ones are left out", maxFlows*3/4))
 	}
-	return false
+	return !c.full
 }
 
 // end looks at what is still waiting when the capture is over.
@@ -111,7 +115,7 @@ func (c *capture) tcp(s pcap.Segment) {
 		}
 		c.forget(here)
 		f = c.follow(here, back, s.Seq+1, atStart)
-	case f == nil && len(s.Payload) > 0:
+	case f == nil && (isStartUp(s.Payload) || beginsMessage(s.Payload)):
 		f = c.follow(here, back, s.Seq, searching)
 	}
 	if f == nil {

@@ -256,12 +256,16 @@ func TestCorruptCaptureKeepsWhatCameBefore(t *testing.T) {
 	}
 }
 
+// from is a node that is one of many.
+func from(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1000)
+}
+
 func TestManyStreams(t *testing.T) {
 	req := startUp("Req", 0, 1, unhex(t, vectorText(t, "kernel-CONNREQ-1")))
 	var all []said
 	for i := range 300 {
-		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 1000)
-		all = append(all, said{from, passive, req[:50]})
+		all = append(all, said{from(i), passive, req[:50]})
 	}
 	for i := range all {
 		all = append(all, said{all[i].from, passive, req[50:]})
@@ -272,5 +276,55 @@ func TestManyStreams(t *testing.T) {
 	}
 	if n := strings.Count(out.String(), "\nCONNREQ"); n != 300 {
 		t.Errorf("%d messages, want 300", n)
+	}
+}
+
+// TestMoreStreamsThanAreFollowed: other protocols' streams make way for ours; too many of ours are an error,
+// and those that are followed go on.
+func TestMoreStreamsThanAreFollowed(t *testing.T) {
+	req := startUp("Req", 0, 1, unhex(t, vectorText(t, "kernel-CONNREQ-1")))
+	const limit = 1 << 16
+	for _, r := range []struct {
+		name string
+		data []byte
+		want string
+		err  string
+	}{
+		{"another protocol's", []byte("HELLO"), "CONNREQ CONNREQ", ""},
+		{"ours", req[:20], "CONNREQ", "more than 49152 streams and queue pairs at once: further ones are left out"},
+	} {
+		t.Run(r.name, func(t *testing.T) {
+			all := []said{{active, passive, req[:50]}}
+			for i := range limit {
+				all = append(all, said{from(i), passive, r.data})
+			}
+			all = append(all, said{active, passive, req[50:]}, said{from(limit), passive, req})
+			got, err := captured(t, tcpCapture(t, all...))
+			if got != r.want {
+				t.Errorf("got %q, want %q", got, r.want)
+			}
+			if (err == nil) != (r.err == "") || err != nil && !strings.Contains(err.Error(), r.err) {
+				t.Errorf("error %v, want %q", err, r.err)
+			}
+		})
+	}
+}
+
+// TestGapThatNeverFills: a stream goes on when more waits for a lost segment than memory should hold.
+func TestGapThatNeverFills(t *testing.T) {
+	req, noop := startUp("Req", 0, 1, unhex(t, vectorText(t, "kernel-CONNREQ-1"))), unhex(t, noopHex)
+	for name, size := range map[string]int{"in large segments": 60000, "in small ones": 10} {
+		t.Run(name, func(t *testing.T) {
+			all := []said{{active, passive, req}, {active, passive, []byte("lost")}}
+			for range 5000 * 10 / min(size, 1000) {
+				all = append(all, said{active, passive, make([]byte, size)})
+			}
+			all = append(all, said{active, passive, fpdu(true, 3, 0, 1, 0, noop)}, said{passive, active, startUp("Rep", 0, 1, nil)})
+			p := packets(t, tcpCapture(t, all...))
+			got, err := captured(t, file(slices.Delete(p, 4, 5)...))
+			if got != "CONNREQ NOOP" || err == nil || !strings.Contains(err.Error(), "4 bytes of the stream are not in the capture") {
+				t.Fatalf("got %q, %v", got, err)
+			}
+		})
 	}
 }

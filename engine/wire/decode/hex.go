@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
+	"slices"
 
 	"o2ibd/engine/wire"
 )
@@ -62,6 +62,7 @@ func (d *decoder) bytes(b []byte) {
 	}
 }
 
+// parseLines reads text, which it overwrites.
 func parseLines(text []byte) []hexLine {
 	var lines []hexLine
 	number := 0
@@ -70,16 +71,12 @@ func parseLines(text []byte) []hexLine {
 		if i := bytes.IndexByte(line, '#'); i >= 0 {
 			line = line[:i]
 		}
-		digits := strings.Map(func(r rune) rune {
-			if strings.ContainsRune(" \t\r\n\v\f:", r) {
-				return -1
-			}
-			return r
-		}, string(line))
-		if digits == "" {
+		digits := slices.DeleteFunc(line, func(c byte) bool { return bytes.IndexByte([]byte(" \t\r\n\v\f:"), c) >= 0 })
+		if len(digits) == 0 {
 			continue
 		}
-		b, err := hex.DecodeString(digits)
+		b := make([]byte, hex.DecodedLen(len(digits)))
+		_, err := hex.Decode(b, digits)
 		var invalid hex.InvalidByteError
 		switch {
 		case errors.As(err, &invalid):

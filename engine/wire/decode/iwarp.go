@@ -45,6 +45,7 @@ func isStartUp(b []byte) bool { return bytes.HasPrefix(b, requestKey) || bytes.H
 type connection struct {
 	crc     bool    // one side asked for it, so both send it
 	markers [2]bool // by role: the other side asked this one to send them
+	over    bool    // one direction has nothing more to read, so the other may be forgotten too
 }
 
 // Roles in a connection.
@@ -111,6 +112,9 @@ func (s *stream) feed(b []byte) {
 	s.buf = append(s.buf[:0], rest...)
 }
 
+// stop reads nothing more.
+func (s *stream) stop() { s.state, s.conn.over = notOurs, true }
+
 // gap says that n bytes are not in the capture.
 func (s *stream) gap(n uint32) {
 	if s.state == inFrames {
@@ -141,7 +145,7 @@ func (s *stream) startUp(b []byte) int {
 	n := min(len(b), len(requestKey))
 	isReply := bytes.HasPrefix(replyKey, b[:n])
 	if !isReply && !bytes.HasPrefix(requestKey, b[:n]) {
-		s.state = notOurs
+		s.stop()
 		return 0
 	}
 	if len(b) < startUpSize {
@@ -149,7 +153,7 @@ func (s *stream) startUp(b []byte) int {
 	}
 	flags, rev, size := b[16], b[17], int(binary.BigEndian.Uint16(b[18:]))
 	if size > maxPrivate {
-		s.state = notOurs
+		s.stop()
 		s.fail(fmt.Errorf("MPA private data of %d bytes, at most %d are allowed", size, maxPrivate))
 		return 0
 	}
@@ -164,9 +168,9 @@ func (s *stream) startUp(b []byte) int {
 	s.state = inFrames
 	switch {
 	case !isOurs(private) && !(rejected && hasMagic(private, wire.LNetProtoMagic)):
-		s.state = notOurs
+		s.stop()
 	case rejected:
-		s.state = notOurs
+		s.stop()
 		s.d.reject(s.of, private)
 	default:
 		s.d.message(s.of, private)
@@ -185,7 +189,7 @@ func (s *stream) frame(b []byte) int {
 		return 0
 	}
 	if s.conn.markers[s.role] {
-		s.state = notOurs
+		s.stop()
 		s.fail(errors.New("the stream has MPA markers, which are not decoded"))
 		return 0
 	}
