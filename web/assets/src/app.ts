@@ -1,0 +1,48 @@
+import { live } from "./live";
+
+// Times in the reader's zone; the title keeps UTC.
+function localTimes(): void {
+  for (const t of document.querySelectorAll<HTMLTimeElement>("time:not(.ago)")) {
+    const d = new Date(t.dateTime);
+    t.textContent = d.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  }
+}
+
+// Keys: / to the filter, g and a letter to a page, ? to the list of keys.
+function keys(): void {
+  let go = false;
+  document.addEventListener("keydown", (e) => {
+    const at = e.target as HTMLElement;
+    if (e.ctrlKey || e.metaKey || e.altKey || at.closest("input, select, textarea")) return;
+    if (go) {
+      go = false;
+      const a = document.querySelector<HTMLAnchorElement>(`nav.main a[data-key="${CSS.escape(e.key)}"]`);
+      if (a) {
+        e.preventDefault();
+        a.click();
+      }
+      return;
+    }
+    if (e.key === "/") {
+      const f = document.getElementById("filter");
+      if (f) {
+        e.preventDefault();
+        f.focus();
+      }
+    } else if (e.key === "g") {
+      go = true;
+    } else if (e.key === "?") {
+      location.href = "/about";
+    }
+  });
+}
+
+// A bundle in the making: look again soon.
+function bundles(): void {
+  if (document.querySelector('#bundles tr[data-state="running"]')) setTimeout(() => location.replace("/bundles"), 1000);
+}
+
+localTimes();
+keys();
+bundles();
+live();

@@ -1,0 +1,273 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"o2ibd/engine"
+)
+
+// Subprotocol of the live socket.
+const Subprotocol = "o2ibd.live.v1"
+
+const (
+	readLimit   = 16 << 10 // bytes in one frame of a client
+	maxSubs     = 16       // subscriptions of one socket
+	maxMistakes = 10       // wrong frames until the socket is closed
+	writeWithin = 10 * time.Second
+	aliveEvery  = 4 * time.Second       // how often the session is looked at
+	slack       = 50 * time.Millisecond // a tick may be that early
+	maxRate     = 10                    // frames a second for one subscription
+)
+
+// Source is what a socket shows.
+type Source struct {
+	// Watch gives a wake-up a tick and the latest snapshot.
+	Watch func() (tick <-chan struct{}, latest func() *engine.Snapshot, cancel func())
+	// Events gives the page of events for a query, and a wake-up for new ones.
+	Events      func(ctx context.Context, q Query) (Page, error)
+	WatchEvents func() (news <-chan struct{}, cancel func())
+	// Alive says whether the session may still look.
+	Alive func(ctx context.Context) bool
+	// Protest records a client that breaks the protocol.
+	Protest func(text string)
+	// Stop ends the socket when the appliance stops.
+	Stop <-chan struct{}
+}
+
+// request is a frame of the client.
+type request struct {
+	Op     string  `json:"op"`
+	View   string  `json:"view"`
+	ID     string  `json:"id"`
+	Filter string  `json:"filter"`
+	Sort   string  `json:"sort"`
+	Offset int     `json:"offset"`
+	Limit  int     `json:"limit"`
+	RateHz float64 `json:"rate_hz"`
+}
+
+type reply struct {
+	Op      string `json:"op"`
+	ID      string `json:"id"`
+	Message string `json:"message,omitempty"`
+}
+
+type patchFrame struct {
+	Op  string `json:"op"`
+	ID  string `json:"id"`
+	Seq uint64 `json:"seq"`
+	Patch
+}
+
+// subscription is one view of one viewer. It is sent when it is due and something changed, always the
+// latest: a slow viewer gets fewer frames, never a longer queue.
+type subscription struct {
+	q     Query
+	every time.Duration
+	next  time.Time
+	seq   uint64
+	shown Page
+}
+
+// Serve runs the protocol on an upgraded request until either side ends it.
+func Serve(w http.ResponseWriter, r *http.Request, src Source) {
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}})
+	if err != nil {
+		src.Protest("the live socket was not opened: " + err.Error())
+		return
+	}
+	defer c.CloseNow()
+	if c.Subprotocol() != Subprotocol {
+		src.Protest("the live socket was asked for without the subprotocol " + Subprotocol)
+		c.Close(websocket.StatusPolicyViolation, "the subprotocol is "+Subprotocol)
+		return
+	}
+	c.SetReadLimit(readLimit)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	defer cancel()
+	s := &session{c: c, src: src, subs: make(map[string]*subscription)}
+	frames := make(chan []byte)
+	ended := make(chan error, 1)
+	go func() { ended <- read(ctx, c, frames) }()
+	code, why := s.run(ctx, frames, ended)
+	cancel()
+	if code != 0 {
+		c.Close(code, why)
+	}
+}
+
+// read hands frames over, one at a time.
+func read(ctx context.Context, c *websocket.Conn, frames chan<- []byte) error {
+	for {
+		typ, b, err := c.Read(ctx)
+		if err != nil {
+			return err
+		}
+		if typ != websocket.MessageText {
+			b = nil
+		}
+		select {
+		case frames <- b:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// session is one viewer; run's goroutine owns it.
+type session struct {
+	c        *websocket.Conn
+	src      Source
+	subs     map[string]*subscription
+	mistakes int
+	news     bool // events came that not every subscription has seen
+}
+
+func (s *session) run(ctx context.Context, frames <-chan []byte, ended <-chan error) (websocket.StatusCode, string) {
+	tick, latest, cancelTick := s.src.Watch()
+	defer cancelTick()
+	news, cancelNews := s.src.WatchEvents()
+	defer cancelNews()
+	alive := time.NewTicker(aliveEvery)
+	defer alive.Stop()
+	for {
+		var err error
+		select {
+		case b := <-frames:
+			err = s.take(ctx, b, latest)
+		case <-tick:
+			err = s.show(ctx, latest())
+		case <-news:
+			s.news = true
+			err = s.show(ctx, latest())
+		case <-alive.C:
+			if !s.src.Alive(ctx) {
+				return websocket.StatusPolicyViolation, "the session has ended"
+			}
+		case <-s.src.Stop:
+			return websocket.StatusGoingAway, "the appliance is stopping"
+		case err := <-ended:
+			if websocket.CloseStatus(err) == -1 && errors.Is(err, websocket.ErrMessageTooBig) {
+				s.src.Protest(fmt.Sprintf("live socket: a frame of more than %d bytes", readLimit))
+			}
+			return 0, ""
+		}
+		var tooMany *policyError
+		if errors.As(err, &tooMany) {
+			s.src.Protest("live socket: " + tooMany.text)
+			return websocket.StatusPolicyViolation, tooMany.text
+		}
+		if err != nil {
+			return 0, ""
+		}
+	}
+}
+
+// policyError ends a socket whose client does not keep to the protocol.
+type policyError struct{ text string }
+
+func (e *policyError) Error() string { return e.text }
+
+// take acts on a frame of the client.
+func (s *session) take(ctx context.Context, b []byte, latest func() *engine.Snapshot) error {
+	var r request
+	if b == nil || json.Unmarshal(b, &r) != nil {
+		return s.mistake(ctx, "", "the frame is not a JSON object as text")
+	}
+	switch r.Op {
+	case "unsubscribe":
+		delete(s.subs, r.ID)
+		return nil
+	case "subscribe":
+	default:
+		return s.mistake(ctx, r.ID, fmt.Sprintf("unknown op %q; known: subscribe, unsubscribe", r.Op))
+	}
+	if r.ID == "" || len(r.ID) > 64 {
+		return s.mistake(ctx, "", "a subscription needs an id of 1 to 64 bytes")
+	}
+	if _, ok := s.subs[r.ID]; !ok && len(s.subs) >= maxSubs {
+		return s.mistake(ctx, r.ID, fmt.Sprintf("%d subscriptions are the limit", maxSubs))
+	}
+	rate := r.RateHz
+	if rate <= 0 {
+		rate = 2
+	}
+	sub := &subscription{q: Query{View: r.View, Filter: r.Filter, Sort: r.Sort, Offset: r.Offset, Limit: r.Limit},
+		every: time.Duration(float64(time.Second) / min(rate, maxRate))}
+	page, err := s.page(ctx, sub, latest())
+	if err != nil {
+		return s.mistake(ctx, r.ID, err.Error())
+	}
+	s.subs[r.ID] = sub
+	sub.shown, sub.seq, sub.next = page, 1, time.Now().Add(sub.every)
+	return s.write(ctx, struct {
+		Op    string `json:"op"`
+		ID    string `json:"id"`
+		Seq   uint64 `json:"seq"`
+		Total int    `json:"total"`
+		Rows  []Row  `json:"rows"`
+	}{"full", r.ID, 1, page.Total, page.Rows})
+}
+
+func (s *session) mistake(ctx context.Context, id, text string) error {
+	s.mistakes++
+	if s.mistakes > maxMistakes {
+		return &policyError{fmt.Sprintf("more than %d wrong frames, the last: %s", maxMistakes, text)}
+	}
+	return s.write(ctx, reply{Op: "error", ID: id, Message: text})
+}
+
+func (s *session) page(ctx context.Context, sub *subscription, snap *engine.Snapshot) (Page, error) {
+	if sub.q.View == "events" {
+		return s.src.Events(ctx, sub.q)
+	}
+	return Select(snap, sub.q)
+}
+
+// show sends each subscription that is due what changed in it.
+func (s *session) show(ctx context.Context, snap *engine.Snapshot) error {
+	now := time.Now().Add(slack)
+	waiting := false
+	for id, sub := range s.subs {
+		events := sub.q.View == "events"
+		if events && !s.news {
+			continue
+		}
+		if now.Before(sub.next) {
+			waiting = waiting || events
+			continue
+		}
+		page, err := s.page(ctx, sub, snap)
+		if err != nil {
+			return s.write(ctx, reply{Op: "error", ID: id, Message: err.Error()})
+		}
+		p := Diff(sub.shown, page)
+		if p.empty(sub.shown.Total) {
+			continue
+		}
+		sub.seq++
+		sub.shown, sub.next = page, now.Add(sub.every)
+		if err := s.write(ctx, patchFrame{"patch", id, sub.seq, p}); err != nil {
+			return err
+		}
+	}
+	s.news = waiting
+	return nil
+}
+
+func (s *session) write(ctx context.Context, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeWithin)
+	defer cancel()
+	return s.c.Write(ctx, websocket.MessageText, b)
+}

@@ -1,0 +1,487 @@
+package web
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/a-h/templ"
+	"github.com/go-chi/chi/v5"
+
+	"o2ibd/app"
+	"o2ibd/app/tuning"
+	"o2ibd/engine"
+	"o2ibd/engine/tunables"
+	"o2ibd/web/live"
+)
+
+// frame is what every page shows around its content.
+type frame struct {
+	Title string
+	Path  string
+	Info  app.Info
+	Who   app.Actor
+	In    bool // signed in
+	Said  string
+}
+
+func (s *server) frame(r *http.Request, title string) frame {
+	who, in := actor(r)
+	return frame{Title: title, Path: r.URL.Path, Info: s.app.Info(), Who: who, In: in, Said: r.URL.Query().Get("said")}
+}
+
+// may says whether the one who looks has a role.
+func (f frame) may(role app.Role) bool { return f.In && f.Who.Role.Allows(role) }
+
+func (s *server) render(w http.ResponseWriter, r *http.Request, status int, c templ.Component) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	if err := c.Render(r.Context(), w); err != nil {
+		s.log.Debug("a page was not sent whole", "path", r.URL.Path, "err", err)
+	}
+}
+
+// back goes to a page and shows a sentence there.
+func back(w http.ResponseWriter, r *http.Request, path, said string) error {
+	http.Redirect(w, r, path+"?said="+url.QueryEscape(said), http.StatusSeeOther)
+	return nil
+}
+
+func (s *server) overviewPage(w http.ResponseWriter, r *http.Request) error {
+	snap := s.app.Snapshot()
+	events, err := s.app.Events(r.Context(), app.EventFilter{Limit: 12})
+	if err != nil {
+		return err
+	}
+	s.render(w, r, http.StatusOK, overview(s.frame(r, "Overview"), snap, live.Summarize(snap), worst(snap.Peers), events, s.app.Findings()))
+	return nil
+}
+
+// worst are the peers that an operator should look at first.
+func worst(peers []engine.Peer) []engine.Peer {
+	score := func(p *engine.Peer) int {
+		n := p.TxQueued*10 + int(p.Reconnects)
+		if p.State != "connected" {
+			n += 1000
+		}
+		if p.AvailableCredits < 0 {
+			n -= p.AvailableCredits * 10
+		}
+		return n
+	}
+	list := slices.Clone(peers)
+	slices.SortStableFunc(list, func(a, b engine.Peer) int { return cmp.Compare(score(&b), score(&a)) })
+	return list[:min(6, len(list))]
+}
+
+// tablePage is a page with one live table.
+type tablePage struct {
+	View  string
+	Query live.Query
+	Total int
+	Err   string
+}
+
+// table reads the address's query and gives the rows that it selects, by type.
+func table[T any](s *server, r *http.Request, view string, rows []T, key func(*T) string) (tablePage, []T) {
+	q, err := query(r, view)
+	p := tablePage{View: view, Query: q}
+	if err == nil {
+		var page live.Page
+		q.Limit = cmp.Or(q.Limit, 200)
+		if page, err = live.Select(s.app.Snapshot(), q); err == nil {
+			byKey := make(map[string]*T, len(rows))
+			for i := range rows {
+				byKey[key(&rows[i])] = &rows[i]
+			}
+			p.Total = page.Total
+			var list []T
+			for _, row := range page.Rows {
+				if v := byKey[row.Key]; v != nil {
+					list = append(list, *v)
+				}
+			}
+			return p, list
+		}
+	}
+	p.Err = err.Error()
+	return p, nil
+}
+
+func (s *server) peersPage(w http.ResponseWriter, r *http.Request) error {
+	p, rows := table(s, r, "peers", s.app.Snapshot().Peers, func(v *engine.Peer) string { return v.ID })
+	s.render(w, r, tableStatus(p), peersTable(s.frame(r, "Peers"), p, rows))
+	return nil
+}
+
+func (s *server) connsPage(w http.ResponseWriter, r *http.Request) error {
+	p, rows := table(s, r, "conns", s.app.Snapshot().Conns, func(v *engine.Conn) string { return v.ID })
+	s.render(w, r, tableStatus(p), connsTable(s.frame(r, "Connections"), p, rows))
+	return nil
+}
+
+func (s *server) poolsPage(w http.ResponseWriter, r *http.Request) error {
+	p, rows := table(s, r, "pools", s.app.Snapshot().Pools, func(v *engine.Pool) string { return v.ID })
+	s.render(w, r, tableStatus(p), poolsTable(s.frame(r, "Pools"), p, rows))
+	return nil
+}
+
+func tableStatus(p tablePage) int {
+	if p.Err != "" {
+		return http.StatusUnprocessableEntity
+	}
+	return http.StatusOK
+}
+
+func (s *server) devicesPage(w http.ResponseWriter, r *http.Request) error {
+	snap := s.app.Snapshot()
+	s.render(w, r, http.StatusOK, devicesList(s.frame(r, "Devices"), snap, s.app.Findings()))
+	return nil
+}
+
+func (s *server) peerPage(w http.ResponseWriter, r *http.Request) error {
+	id, err := url.PathUnescape(chi.URLParam(r, "id"))
+	if err != nil {
+		id = chi.URLParam(r, "id")
+	}
+	snap := s.app.Snapshot()
+	i := slices.IndexFunc(snap.Peers, func(p engine.Peer) bool { return p.ID == id })
+	if i < 0 {
+		return &statusError{http.StatusNotFound, "no peer " + clip(id) + " is known: it may have been forgotten, or never have been in contact"}
+	}
+	p := snap.Peers[i]
+	var conns []engine.Conn
+	for _, c := range snap.Conns {
+		if c.Peer == p.ID {
+			conns = append(conns, c)
+		}
+	}
+	events, err := s.app.Events(r.Context(), app.EventFilter{Peer: p.NID.String(), Limit: 50})
+	if err != nil {
+		return err
+	}
+	var ours engine.Net
+	for _, n := range snap.Nets {
+		if n.NID == p.NI {
+			ours = n
+		}
+	}
+	s.render(w, r, http.StatusOK, peerDetail(s.frame(r, p.NID.String()), p, ours, conns, events))
+	return nil
+}
+
+func (s *server) eventsPage(w http.ResponseWriter, r *http.Request) error {
+	f, err := eventFilter(r)
+	if err != nil {
+		return err
+	}
+	list, err := s.app.Events(r.Context(), f)
+	if err != nil {
+		return err
+	}
+	s.render(w, r, http.StatusOK, eventsList(s.frame(r, "Events"), f, list))
+	return nil
+}
+
+func (s *server) auditPage(w http.ResponseWriter, r *http.Request) error {
+	list, err := s.app.Audit(r.Context(), app.AuditFilter{Name: r.FormValue("name"), Action: r.FormValue("action"), Limit: 200})
+	if err != nil {
+		return err
+	}
+	s.render(w, r, http.StatusOK, auditList(s.frame(r, "Audit"), r.FormValue("name"), r.FormValue("action"), list))
+	return nil
+}
+
+func (s *server) aboutPage(w http.ResponseWriter, r *http.Request) error {
+	s.render(w, r, http.StatusOK, aboutText(s.frame(r, "About"), s.app.Snapshot()))
+	return nil
+}
+
+// tunablesForm is the form as it is shown: what stands, and what was typed where that was wrong.
+type tunablesForm struct {
+	Scope  string
+	Nets   []string
+	Tag    string
+	Groups []tunableGroup
+	Reason string
+	Errors []string // that belong to no field
+	Status int
+	Clash  *tuning.ConflictError
+	Done   *tuning.Result
+}
+
+type tunableGroup struct {
+	Name string
+	Rows []tunableField
+}
+
+type tunableField struct {
+	tuning.Row
+	Typed string
+	Error string
+}
+
+func (s *server) tunablesForm(scope string) (*tunablesForm, error) {
+	if scope == "" {
+		scope = tunables.GlobalScope
+	}
+	t, err := s.app.Tuning().Show(scope)
+	if err != nil {
+		return nil, &statusError{http.StatusUnprocessableEntity, err.Error()}
+	}
+	f := &tunablesForm{Scope: scope, Tag: t.Tag, Status: http.StatusOK}
+	for _, n := range s.app.Snapshot().Nets {
+		if !slices.Contains(f.Nets, n.Net) {
+			f.Nets = append(f.Nets, n.Net)
+		}
+	}
+	for _, row := range t.Tunables {
+		if row.Scope != scope {
+			continue
+		}
+		name := string(row.Group)
+		if len(f.Groups) == 0 || f.Groups[len(f.Groups)-1].Name != name {
+			f.Groups = append(f.Groups, tunableGroup{Name: name})
+		}
+		g := &f.Groups[len(f.Groups)-1]
+		field := tunableField{Row: row}
+		if row.Value != nil {
+			field.Typed = string(*row.Value)
+		}
+		g.Rows = append(g.Rows, field)
+	}
+	return f, nil
+}
+
+func (s *server) tunablesPage(w http.ResponseWriter, r *http.Request) error {
+	f, err := s.tunablesForm(r.FormValue("scope"))
+	if err != nil {
+		return err
+	}
+	s.render(w, r, http.StatusOK, tunablesEdit(s.frame(r, "Tunables"), f))
+	return nil
+}
+
+// changeTunables takes the form: what differs from what the form showed is the change; an empty field
+// unsets.
+func (s *server) changeTunables(w http.ResponseWriter, r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return &statusError{http.StatusBadRequest, "the form is malformed"}
+	}
+	f, err := s.tunablesForm(r.PostForm.Get("scope"))
+	if err != nil {
+		return err
+	}
+	f.Reason = r.PostForm.Get("reason")
+	req := tuning.Request{Reason: f.Reason, IfMatch: r.PostForm.Get("tag"), DryRun: r.PostForm.Get("do") == "preview"}
+	for gi := range f.Groups {
+		for i := range f.Groups[gi].Rows {
+			row := &f.Groups[gi].Rows[i]
+			if !r.PostForm.Has(row.Name) {
+				continue
+			}
+			row.Typed = strings.TrimSpace(r.PostForm.Get(row.Name))
+			if row.Typed == r.PostForm.Get("was."+row.Name) {
+				continue
+			}
+			c := tuning.Change{Scope: f.Scope, Name: row.Name}
+			if row.Typed != "" {
+				c.Value = tuning.NewScalar(row.Typed)
+			}
+			req.Changes = append(req.Changes, c)
+		}
+	}
+	who, _ := actor(r)
+	var res tuning.Result
+	if len(req.Changes) == 0 {
+		err = tuning.ErrNothing
+	} else {
+		res, err = s.app.ChangeTunables(r.Context(), who, req)
+	}
+	var invalid *tuning.InvalidError
+	switch {
+	case err == nil && !req.DryRun:
+		said := "Saved. Nothing had to change."
+		if res.ChangeID != "" {
+			said = fmt.Sprintf("Saved as change %s: %s.", res.ChangeID, changedNames(res.Changed))
+		}
+		return back(w, r, "/tunables/history", said)
+	case err == nil:
+		f.Done = &res
+	case errors.As(err, &invalid):
+		f.Status = http.StatusUnprocessableEntity
+		f.place(invalid.Fields)
+	case errors.As(err, &f.Clash):
+		f.Status = http.StatusPreconditionFailed
+	case errors.Is(err, tuning.ErrNothing):
+		f.Status = http.StatusUnprocessableEntity
+		f.Errors = append(f.Errors, "Nothing was changed in the form.")
+	default:
+		f.Status = statusOf(err)
+		f.Errors = append(f.Errors, err.Error())
+	}
+	s.render(w, r, f.Status, tunablesEdit(s.frame(r, "Tunables"), f))
+	return nil
+}
+
+// place puts errors beside their fields.
+func (f *tunablesForm) place(errs []tunables.FieldError) {
+	for _, e := range errs {
+		placed := false
+		for gi := range f.Groups {
+			for i := range f.Groups[gi].Rows {
+				if row := &f.Groups[gi].Rows[i]; row.Name == e.Name && row.Scope == e.Scope {
+					row.Error = e.Problem + ". Allowed: " + e.Allowed + "."
+					placed = true
+				}
+			}
+		}
+		if !placed {
+			f.Errors = append(f.Errors, e.Error())
+		}
+	}
+	f.Errors = append(f.Errors, "Nothing was changed: the old values stand.")
+}
+
+func changedNames(list []tuning.Changed) string {
+	var names []string
+	for _, c := range list {
+		names = append(names, tunables.Scoped{Scope: c.Scope, Name: c.Name}.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+func (s *server) historyPage(w http.ResponseWriter, r *http.Request) error {
+	f, err := historyFilter(r)
+	if err != nil {
+		return err
+	}
+	h, err := s.app.Tuning().History(r.Context(), f)
+	if err != nil {
+		return err
+	}
+	s.render(w, r, http.StatusOK, historyList(s.frame(r, "History of tunables"), f, h.Changes))
+	return nil
+}
+
+func (s *server) pingPage(w http.ResponseWriter, r *http.Request) error {
+	s.render(w, r, http.StatusOK, pingTool(s.frame(r, "Ping"), r.FormValue("nid"), nil, ""))
+	return nil
+}
+
+func (s *server) pingForm(w http.ResponseWriter, r *http.Request) error {
+	who, _ := actor(r)
+	nid := strings.TrimSpace(r.PostFormValue("nid"))
+	res, err := s.app.Ping(r.Context(), who, nid, 5*time.Second)
+	if err != nil {
+		s.render(w, r, statusOf(err), pingTool(s.frame(r, "Ping"), nid, nil, err.Error()))
+		return nil
+	}
+	s.render(w, r, http.StatusOK, pingTool(s.frame(r, "Ping"), nid, &res, ""))
+	return nil
+}
+
+func (s *server) bundlesPage(w http.ResponseWriter, r *http.Request) error {
+	list, err := s.app.Bundles(r.Context())
+	if err != nil {
+		return err
+	}
+	s.render(w, r, http.StatusOK, bundlesList(s.frame(r, "Bundles"), list))
+	return nil
+}
+
+func (s *server) createBundleForm(w http.ResponseWriter, r *http.Request) error {
+	who, _ := actor(r)
+	if _, err := s.app.CreateBundle(r.Context(), who, r.PostFormValue("redact") != ""); err != nil {
+		return err
+	}
+	return back(w, r, "/bundles", "The bundle is being made.")
+}
+
+func (s *server) deleteBundleForm(w http.ResponseWriter, r *http.Request) error {
+	who, _ := actor(r)
+	if err := s.app.DeleteBundle(r.Context(), who, chi.URLParam(r, "id")); err != nil {
+		return err
+	}
+	return back(w, r, "/bundles", "The bundle was deleted.")
+}
+
+func (s *server) demoForm(w http.ResponseWriter, r *http.Request) error {
+	who, _ := actor(r)
+	i, err := strconv.Atoi(chi.URLParam(r, "index"))
+	if err != nil {
+		return &statusError{http.StatusNotFound, "demo nodes have numbers"}
+	}
+	switch chi.URLParam(r, "action") {
+	case "stop":
+		err = s.app.DemoStop(r.Context(), who, i)
+	case "start":
+		err = s.app.DemoStart(r.Context(), who, i)
+	default:
+		err = &statusError{http.StatusNotFound, "a demo node can be stopped and started"}
+	}
+	if err != nil {
+		return err
+	}
+	return back(w, r, "/", fmt.Sprintf("Demo node %d: %s.", i, chi.URLParam(r, "action")))
+}
+
+func (s *server) accountsPage(w http.ResponseWriter, r *http.Request) error {
+	return s.showAccounts(w, r, http.StatusOK, "", "")
+}
+
+func (s *server) showAccounts(w http.ResponseWriter, r *http.Request, status int, problem, secret string) error {
+	list, err := s.app.Accounts(r.Context())
+	if err != nil {
+		return err
+	}
+	tokens, err := s.app.Tokens(r.Context())
+	if err != nil {
+		return err
+	}
+	s.render(w, r, status, accountsList(s.frame(r, "Accounts"), list, tokens, problem, secret))
+	return nil
+}
+
+// accountsForm carries out one of the small forms of the accounts page.
+func (s *server) accountsForm(w http.ResponseWriter, r *http.Request) error {
+	who, _ := actor(r)
+	ctx, name := r.Context(), r.PostFormValue("name")
+	var err error
+	said, secret := "", ""
+	switch r.PostFormValue("do") {
+	case "add":
+		err = s.app.CreateAccount(ctx, who, name, r.PostFormValue("password"), app.Role(r.PostFormValue("role")))
+		said = "Account " + name + " was added."
+	case "role":
+		err = s.app.SetRole(ctx, who, name, app.Role(r.PostFormValue("role")))
+		said = "Account " + name + " has a new role."
+	case "remove":
+		err = s.app.RemoveAccount(ctx, who, name)
+		said = "Account " + name + " was removed."
+	case "link":
+		secret, err = s.app.SignInLink(ctx, who, name)
+	case "token":
+		secret, _, err = s.app.NewToken(ctx, who, name, r.PostFormValue("label"), 0)
+	case "remove-token":
+		err = s.app.RemoveToken(ctx, who, r.PostFormValue("token"))
+		said = "The token was removed."
+	default:
+		err = &statusError{http.StatusBadRequest, "the form does not say what to do"}
+	}
+	switch {
+	case errors.Is(err, app.ErrInvalid), errors.Is(err, app.ErrExists), errors.Is(err, app.ErrConflict), errors.Is(err, app.ErrNotFound):
+		return s.showAccounts(w, r, statusOf(err), err.Error(), "")
+	case err != nil:
+		return err
+	case secret != "":
+		return s.showAccounts(w, r, http.StatusOK, "", secret)
+	}
+	return back(w, r, "/accounts", said)
+}
