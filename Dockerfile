@@ -28,6 +28,6 @@ VOLUME /var/lib/o2ibd
 EXPOSE 8470 987
 # Privileged ports (987 and the source ports of connections) need --cap-add=NET_BIND_SERVICE, and an HCA
 # needs --device=/dev/infiniband and --ulimit memlock=-1: see deploy/README.md.
-HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["/usr/bin/o2ibd", "healthz"]
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["/usr/bin/o2ibd", "--socket", "/var/lib/o2ibd/o2ibd.sock", "healthz"]
 ENTRYPOINT ["/usr/bin/o2ibd"]
-CMD ["serve"]
+CMD ["serve", "--state", "/var/lib/o2ibd"]

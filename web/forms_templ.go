@@ -1540,7 +1540,7 @@ func bundlesList(f frame, list []app.Bundle) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 136, "<form method=\"post\" action=\"/bundles\" class=\"card\"><p>A diagnostic bundle holds the state, tunables with their history, events, versions and profiles of this appliance in one zip, with checksums.</p><label class=\"check\"><input type=\"checkbox\" name=\"redact\" value=\"yes\"> Replace names and addresses, the same way throughout</label> <button class=\"primary\">Make a bundle</button></form><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Bundles\"><table id=\"bundles\"><thead><tr><th scope=\"col\">Made</th><th scope=\"col\">By</th><th scope=\"col\">State</th><th scope=\"col\">Size</th><th scope=\"col\">SHA-256</th><th scope=\"col\">Do</th></tr></thead> <tbody>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 136, "<form method=\"post\" action=\"/bundles\" class=\"card\"><p>A diagnostic bundle holds the state, tunables with their history, events, versions and profiles of this appliance in one zip, with checksums.</p><label class=\"check\"><input type=\"checkbox\" name=\"redact\" value=\"yes\"> Replace names and addresses, the same way throughout</label> <button class=\"primary\">Make a bundle</button></form><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Bundles\"><table id=\"bundles\"><thead><tr><th scope=\"col\">Made</th><th scope=\"col\">By</th><th scope=\"col\">State</th><th scope=\"col\" class=\"n\">Size</th><th scope=\"col\">SHA-256</th><th scope=\"col\">Do</th></tr></thead> <tbody>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
