@@ -1,0 +1,612 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/go-chi/chi/v5"
+	"go.uber.org/goleak"
+
+	"o2ibd/app"
+	"o2ibd/app/demo"
+	"o2ibd/engine"
+	"o2ibd/engine/tunables"
+	"o2ibd/engine/wire"
+	"o2ibd/web/live"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"))
+}
+
+// fakeEngine has two peers, one connected, and counters that move with every snapshot.
+type fakeEngine struct{ tick atomic.Int64 }
+
+func (*fakeEngine) Start() error                                  { return nil }
+func (*fakeEngine) Stop(context.Context) error                    { return nil }
+func (*fakeEngine) Retune(context.Context, tunables.Values) error { return nil }
+func (*fakeEngine) DemoNode() (demo.Node, error)                  { return nil, nil }
+
+func (*fakeEngine) Ping(_ context.Context, nid wire.NID, _ time.Duration) (app.PingResult, error) {
+	if nid.String() != "10.0.0.2@o2ib" {
+		return app.PingResult{}, fmt.Errorf("%w: ping %v", app.ErrUnreachable, nid)
+	}
+	return app.PingResult{NID: nid, From: nid, PID: 12345, Features: 6, FeatureNames: []string{"ni_status"}, NIDs: []app.PingNI{{NID: nid.String(), Status: "up"}}}, nil
+}
+
+func (e *fakeEngine) Snapshot() *engine.Snapshot {
+	n := e.tick.Add(1)
+	ni, _ := wire.ParseNID("10.0.0.1@o2ib")
+	p, _ := wire.ParseNID("10.0.0.2@o2ib")
+	q, _ := wire.ParseNID("10.0.0.3@o2ib")
+	alive := time.Now().UnixMilli()
+	return &engine.Snapshot{
+		TakenAt: alive, Devices: []engine.Device{}, Schedulers: []engine.Scheduler{},
+		Nets:  []engine.Net{{ID: ni.String(), NID: ni, Net: "o2ib", Status: "up", PeerCredits: 8}},
+		Peers: []engine.Peer{{ID: "a", NID: p, NI: ni, State: "connected", Conns: 1, SendCount: uint64(n), LastAliveAt: &alive}, {ID: "b", NID: q, NI: ni, State: "down", Error: `<script>alert(1)</script>`}},
+		Conns: []engine.Conn{{ID: "1", Peer: "a", NID: p, State: "established", Credits: int(n % 8), QueueDepth: 8}},
+		Pools: []engine.Pool{{ID: "tx", Kind: "tx", Size: 512, Used: int(n % 9)}},
+	}
+}
+
+// site is a running appliance with a fake engine, and its page.
+type site struct {
+	t   *testing.T
+	app *app.App
+	srv *httptest.Server
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	cfg := filepath.Join(t.TempDir(), "o2ibd.yaml")
+	if err := os.WriteFile(cfg, []byte("provider: iwarp\nnet:\n  - net type: o2ib\n    local NI(s):\n      - interfaces:\n          0: lo\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := app.Open(t.Context(), app.Options{
+		ConfigFile: cfg, StateDir: filepath.Join(t.TempDir(), "s"), Listen: "127.0.0.1:0", Version: "1.2.3", Out: io.Discard,
+		NewEngine: func(app.EngineConfig) (app.Engine, error) { return new(fakeEngine), nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := New(Options{App: a})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx, h) }()
+	s := &site{t: t, app: a, srv: httptest.NewServer(h.Page)}
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		s.srv.Close()
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	boss := app.Actor{Name: "test", Role: app.RoleAdmin, How: app.HowSystem}
+	for _, r := range app.Roles {
+		if err := a.CreateAccount(t.Context(), boss, "the-"+string(r), "long enough", r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for len(a.Snapshot().Peers) == 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("the engine did not come up")
+		}
+		tick, _, cancel := a.Watch()
+		<-tick
+		cancel()
+	}
+	return s
+}
+
+// cookie signs in as a role.
+func (s *site) cookie(role app.Role) *http.Cookie {
+	s.t.Helper()
+	token, _, err := s.app.NewSession(s.t.Context(), "the-"+string(role), "127.0.0.1")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &http.Cookie{Name: cookieName, Value: token}
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (s *site) ask(method, path string, c *http.Cookie, body io.Reader, headers ...string) answer {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.srv.URL+path, body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if c != nil {
+		req.AddCookie(c)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			req.Host = headers[i+1]
+			continue
+		}
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return answer{res.StatusCode, res.Header, string(b)}
+}
+
+func (s *site) form(path string, c *http.Cookie, values ...string) answer {
+	v := url.Values{}
+	for i := 0; i < len(values); i += 2 {
+		v.Set(values[i], values[i+1])
+	}
+	return s.ask(http.MethodPost, path, c, strings.NewReader(v.Encode()), "Content-Type", "application/x-www-form-urlencoded")
+}
+
+func (s *site) json(method, path string, c *http.Cookie, body string, headers ...string) answer {
+	return s.ask(method, path, c, strings.NewReader(body), append([]string{"Content-Type", "application/json"}, headers...)...)
+}
+
+// least is who may do what, written down a second time: a route that is not here fails the test.
+var least = map[string]app.Role{
+	"GET /healthz": "", "GET /readyz": "", "GET /metrics": "", "GET /assets/{file}": "",
+	"GET /sign-in": "", "POST /sign-in": "", "GET /sign-in/link": "", "POST /sign-in/link": "", "GET /api/v1/openapi.json": "",
+	"POST /sign-out": "viewer", "GET /account": "viewer", "POST /account": "viewer", "GET /": "viewer", "GET /peers": "viewer", "GET /peers/{id}": "viewer",
+	"GET /conns": "viewer", "GET /pools": "viewer", "GET /devices": "viewer", "GET /events": "viewer", "GET /tunables": "viewer", "GET /tunables/history": "viewer", "GET /about": "viewer",
+	"GET /api/v1/snapshot": "viewer", "GET /api/v1/nets": "viewer", "GET /api/v1/devices": "viewer", "GET /api/v1/peers": "viewer", "GET /api/v1/conns": "viewer", "GET /api/v1/pools": "viewer",
+	"GET /api/v1/tunables": "viewer", "GET /api/v1/tunables/history": "viewer", "GET /api/v1/events": "viewer", "GET /api/v1/live": "viewer",
+	"POST /tunables": "operator", "GET /ping": "operator", "POST /ping": "operator", "GET /bundles": "operator", "POST /bundles": "operator", "POST /bundles/{id}/delete": "operator", "POST /demo/{index}/{action}": "operator",
+	"PATCH /api/v1/tunables": "operator", "POST /api/v1/ping": "operator", "GET /api/v1/bundles": "operator", "POST /api/v1/bundles": "operator", "GET /api/v1/bundles/{id}": "operator", "GET /api/v1/bundles/{id}/download": "operator", "DELETE /api/v1/bundles/{id}": "operator",
+	"GET /accounts": "admin", "POST /accounts": "admin", "GET /audit": "admin", "GET /api/v1/audit": "admin", "GET /api/v1/users": "admin", "POST /api/v1/users": "admin", "PATCH /api/v1/users/{name}": "admin", "DELETE /api/v1/users/{name}": "admin",
+	"POST /api/v1/users/{name}/links": "admin", "POST /api/v1/users/{name}/tokens": "admin",
+}
+
+func TestEveryRouteWithEveryRole(t *testing.T) {
+	s := newSite(t)
+	known := 0
+	router := New(Options{App: s.app}).Page.(chi.Router)
+	err := chi.Walk(router, func(method, pattern string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		role, ok := least[method+" "+pattern]
+		if !ok {
+			t.Errorf("%s %s is not in this test's table: who may use it?", method, pattern)
+			return nil
+		}
+		known++
+		path := strings.NewReplacer("{id}", "a", "{name}", "nobody", "{index}", "1", "{action}", "stop", "{file}", "none.js").Replace(pattern)
+		for _, who := range append([]app.Role{""}, app.Roles...) {
+			var c *http.Cookie
+			if who != "" {
+				c = s.cookie(who)
+			}
+			a := s.ask(method, path, c, nil)
+			refused := a.status == http.StatusForbidden || a.status == http.StatusUnauthorized || a.status == http.StatusSeeOther && strings.HasPrefix(a.header.Get("Location"), "/sign-in?next=")
+			allowed := role == "" || who != "" && who.Allows(role)
+			if pattern == "/metrics" && who == "" || pattern == "/sign-in" && method == "POST" || pattern == "/sign-in/link" && method == "POST" {
+				allowed = false // open doors that want something in the hand
+			}
+			if refused == allowed {
+				t.Errorf("%s %s as %q: %d %s", method, path, who, a.status, a.header.Get("Location"))
+			}
+			if a.status >= 500 && a.status != http.StatusServiceUnavailable {
+				t.Errorf("%s %s as %q: %d %s", method, path, who, a.status, a.body)
+			}
+			if csp := a.header.Get("Content-Security-Policy"); csp != policyCSP || a.header.Get("X-Content-Type-Options") != "nosniff" {
+				t.Errorf("%s %s: headers %v", method, path, a.header)
+			}
+		}
+		return nil
+	})
+	if err != nil || known != len(least) {
+		t.Errorf("%d of %d routes of the table exist: %v", known, len(least), err)
+	}
+}
+
+func TestPagesWithoutScript(t *testing.T) {
+	s := newSite(t)
+	c := s.cookie(app.RoleAdmin)
+	for path, want := range map[string]string{
+		"/": "Peers connected", "/peers": "10.0.0.2@o2ib", "/peers?filter=state%3Ddown": "10.0.0.3@o2ib", "/conns?sort=-credits": "established", "/pools": "512",
+		"/peers/a": "Negotiated", "/devices": "10.0.0.1@o2ib", "/tunables": "peer_credits", "/tunables?scope=o2ib": "peer_credits", "/tunables/history": "never rewritten",
+		"/events": "What happened", "/bundles": "no bundle yet", "/accounts": "the-viewer", "/audit": "account.create", "/about": "1.2.3", "/ping": "10.0.0.1@o2ib",
+	} {
+		a := s.ask("GET", path, c, nil)
+		if a.status != http.StatusOK || !strings.Contains(a.body, want) {
+			t.Errorf("GET %s: %d, without %q", path, a.status, want)
+		}
+		if strings.Contains(a.body, "<script>") || strings.Contains(a.body, "style=") || strings.Contains(a.body, "DEMO") {
+			t.Errorf("GET %s has script or style in it, or a DEMO mark", path)
+		}
+	}
+	for _, row := range []struct {
+		path   string
+		status int
+		want   string
+	}{
+		{"/peers?filter=nonsense%3D1", 422, "unknown field"}, {"/conns?sort=nonsense", 422, "cannot sort"}, {"/peers?limit=99999", 422, "limit"},
+		{"/peers/unknown", 404, "no peer"}, {"/tunables?scope=%27%3BDROP+TABLE", 422, "unknown scope"}, {"/nowhere", 404, "nothing at"}, {"/../../etc/passwd", 404, ""},
+		{"/events?before=x", 422, "whole number"}, {"/assets/..%2f..%2fweb.go", 404, ""},
+	} {
+		if a := s.ask("GET", row.path, c, nil); a.status != row.status || !strings.Contains(a.body, row.want) {
+			t.Errorf("GET %s: %d, wanted %d with %q", row.path, a.status, row.status, row.want)
+		}
+	}
+}
+
+func TestDoors(t *testing.T) {
+	s := newSite(t)
+	if a := s.ask("GET", "/healthz", nil, nil); a.status != 200 || len(strings.Fields(a.body)) != 2 {
+		t.Errorf("healthz: %d %q", a.status, a.body)
+	}
+	if a := s.ask("GET", "/", nil, nil, "Host", "evil.example"); a.status != http.StatusMisdirectedRequest {
+		t.Errorf("a foreign host: %d", a.status)
+	}
+	c := s.cookie(app.RoleAdmin)
+	if a := s.ask("POST", "/sign-out", c, nil, "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"); a.status != http.StatusForbidden {
+		t.Errorf("a write from another site: %d", a.status)
+	}
+	if a := s.json("PATCH", "/api/v1/tunables", c, `{"changes":{"keepalive":"`+strings.Repeat("9", 2<<20)+`"}}`); a.status != http.StatusRequestEntityTooLarge {
+		t.Errorf("a body of 2 MiB: %d", a.status)
+	}
+	if a := s.ask("GET", "/api/v1/peers", nil, nil, "Authorization", "Bearer nonsense"); a.status != http.StatusUnauthorized {
+		t.Errorf("a wrong token: %d", a.status)
+	}
+	boss := app.Actor{Name: "test", Role: app.RoleAdmin, How: app.HowSystem}
+	key, _, err := s.app.NewToken(t.Context(), boss, "the-viewer", "test", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := s.ask("GET", "/metrics", nil, nil, "Authorization", "Bearer "+key); a.status != 200 || !strings.Contains(a.body, `o2ibd_ni_up{net="o2ib",ni="10.0.0.1@o2ib"} 1`) {
+		t.Errorf("metrics: %d %s", a.status, a.body)
+	}
+}
+
+func TestSignIn(t *testing.T) {
+	s := newSite(t)
+	boss := app.Actor{Name: "test", Role: app.RoleAdmin, How: app.HowSystem}
+	link, err := s.app.SignInLink(t.Context(), boss, "the-admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, _ := url.Parse(link)
+	token := u.Query().Get("token")
+	if a := s.ask("GET", u.RequestURI(), nil, nil); a.status != 200 || a.header.Get("Set-Cookie") != "" || !strings.Contains(a.body, "<button") {
+		t.Fatalf("opening the link alone: %d %v", a.status, a.header)
+	}
+	a := s.form("/sign-in/link", nil, "token", token)
+	if a.status != http.StatusSeeOther || !strings.Contains(a.header.Get("Set-Cookie"), "HttpOnly") || !strings.Contains(a.header.Get("Set-Cookie"), "SameSite=Lax") {
+		t.Fatalf("using the link: %d %v", a.status, a.header)
+	}
+	if a := s.form("/sign-in/link", nil, "token", token); a.status != http.StatusUnauthorized {
+		t.Errorf("using it twice: %d", a.status)
+	}
+	for i := range limitBurst + 2 {
+		a := s.form("/sign-in", nil, "name", "the-viewer", "password", "wrong")
+		want := http.StatusUnauthorized
+		if i >= limitBurst {
+			want = http.StatusTooManyRequests
+		}
+		if a.status != want {
+			t.Errorf("attempt %d: %d", i, a.status)
+		}
+	}
+	a = s.form("/sign-in", nil, "name", "the-operator", "password", "long enough", "next", "/peers")
+	if a.status != http.StatusSeeOther || a.header.Get("Location") != "/peers" {
+		t.Errorf("another account is held up: %d %v", a.status, a.header)
+	}
+	a = s.form("/sign-in", nil, "name", "the-operator", "password", "long enough", "next", "https://evil.example/")
+	if a.header.Get("Location") != "/" {
+		t.Errorf("sign-in leads to %q", a.header.Get("Location"))
+	}
+	c := s.cookie(app.RoleAdmin)
+	if a := s.form("/account", c, "password", "short", "again", "short"); a.status != 422 {
+		t.Errorf("a short password: %d", a.status)
+	}
+	if a := s.form("/account", c, "password", "new and long", "again", "other and long"); a.status != 422 {
+		t.Errorf("two passwords that differ: %d", a.status)
+	}
+	if a := s.form("/account", c, "password", "new and long", "again", "new and long"); a.status != http.StatusSeeOther {
+		t.Errorf("a new password: %d", a.status)
+	}
+	if a := s.ask("GET", "/", c, nil); a.status != http.StatusSeeOther {
+		t.Errorf("the old session lives: %d", a.status)
+	}
+}
+
+func TestTunablesForm(t *testing.T) {
+	s := newSite(t)
+	c := s.cookie(app.RoleOperator)
+	tag := s.app.Tuning().Tag()
+	a := s.form("/tunables", c, "scope", "global", "tag", tag, "reason", `"><script>`, "keepalive", "abc", "was.keepalive", "", "timeout", "60", "was.timeout", "", "do", "save")
+	if a.status != 422 || !strings.Contains(a.body, `value="abc"`) || !strings.Contains(a.body, `value="60"`) || !strings.Contains(a.body, "Allowed:") || strings.Contains(a.body, `"><script>`) {
+		t.Fatalf("a wrong value: %d", a.status)
+	}
+	if s.app.Tuning().Tag() != tag {
+		t.Fatal("half of a form was saved")
+	}
+	a = s.form("/tunables", c, "scope", "global", "tag", tag, "keepalive", "60", "was.keepalive", "", "do", "preview")
+	if a.status != 200 || !strings.Contains(a.body, "Nothing is saved yet") || s.app.Tuning().Tag() != tag {
+		t.Fatalf("preview: %d", a.status)
+	}
+	a = s.form("/tunables", c, "scope", "global", "tag", tag, "keepalive", "60", "was.keepalive", "", "reason", "test", "do", "save")
+	if a.status != http.StatusSeeOther {
+		t.Fatalf("save: %d", a.status)
+	}
+	a = s.ask("GET", "/tunables/history", c, nil)
+	for _, want := range []string{"keepalive", "60", "the-operator", "applied", "test"} {
+		if !strings.Contains(a.body, want) {
+			t.Errorf("the history lacks %q", want)
+		}
+	}
+	a = s.form("/tunables", c, "scope", "global", "tag", tag, "keepalive", "70", "was.keepalive", "", "do", "save")
+	if a.status != http.StatusPreconditionFailed || !strings.Contains(a.body, "Somebody else") || !strings.Contains(a.body, `value="70"`) {
+		t.Errorf("an old form: %d", a.status)
+	}
+	// An empty field unsets.
+	a = s.form("/tunables", c, "scope", "global", "tag", s.app.Tuning().Tag(), "keepalive", "", "was.keepalive", "60", "do", "save")
+	if a.status != http.StatusSeeOther {
+		t.Errorf("unset: %d", a.status)
+	}
+	if v := s.app.Tuning().Values(); len(v) != 0 {
+		t.Errorf("values after unset: %v", v)
+	}
+}
+
+func TestTunablesAPI(t *testing.T) {
+	s := newSite(t)
+	c := s.cookie(app.RoleOperator)
+	a := s.ask("GET", "/api/v1/tunables", c, nil)
+	etag := a.header.Get("ETag")
+	for _, row := range []struct {
+		name, body string
+		status     int
+		want       string
+		headers    []string
+	}{
+		{"unknown name", `{"changes":{"nonsense":1}}`, 422, "nonsense", nil},
+		{"out of range", `{"changes":{"keepalive":60,"ib_mtu":1000}}`, 422, "256", nil},
+		{"not JSON", `{"changes`, 400, "", nil},
+		{"unknown key", `{"changes":{"keepalive":60},"surprise":1}`, 400, "surprise", nil},
+		{"nothing", `{"changes":{}}`, 422, "", nil},
+		{"confirm", `{"changes":{"keepalive":60},"confirm_within_s":60}`, 422, "confirm", nil},
+		{"hostile", `{"changes":{"keepalive":"1; DROP TABLE x"}}`, 422, "", nil},
+		{"dry run", `{"changes":{"peer_credits":300},"dry_run":true}`, 200, "255", nil},
+		{"old tag", `{"changes":{"keepalive":60}}`, 412, "", []string{"If-Match", `"old"`}},
+		{"short form", `{"changes":{"keepalive":60},"reason":"a"}`, 200, `"new":60`, []string{"If-Match", etag}},
+		{"list", `{"changes":[{"scope":"o2ib","name":"peer_credits","value":16},{"scope":"global","name":"keepalive","value":null}]}`, 200, "o2ib", nil},
+	} {
+		a := s.json("PATCH", "/api/v1/tunables", c, row.body, row.headers...)
+		if a.status != row.status || !strings.Contains(a.body, row.want) {
+			t.Errorf("%s: %d %s", row.name, a.status, a.body)
+		}
+		if row.status >= 400 {
+			var p app.Problem
+			if err := json.Unmarshal([]byte(a.body), &p); err != nil || p.Status != row.status || p.Detail == "" || a.header.Get("Content-Type") != "application/problem+json" {
+				t.Errorf("%s: problem %s", row.name, a.body)
+			}
+		}
+	}
+	var h struct{ Changes []struct{ Name string } }
+	if err := json.Unmarshal([]byte(s.ask("GET", "/api/v1/tunables/history", c, nil).body), &h); err != nil || len(h.Changes) != 3 {
+		t.Errorf("history %+v: %v", h, err)
+	}
+}
+
+func TestPingAndBundles(t *testing.T) {
+	s := newSite(t)
+	c := s.cookie(app.RoleOperator)
+	for _, row := range []struct {
+		body   string
+		status int
+	}{{`{"nid":"10.0.0.2@o2ib"}`, 200}, {`{"nid":"10.0.0.9@o2ib"}`, 504}, {`{"nid":"nonsense"}`, 422}, {`{"nid":"10.0.0.2@o2ib","timeout_s":-1}`, 422}} {
+		if a := s.json("POST", "/api/v1/ping", c, row.body); a.status != row.status {
+			t.Errorf("ping %s: %d %s", row.body, a.status, a.body)
+		}
+	}
+	a := s.json("POST", "/api/v1/bundles", c, `{"redact":true}`)
+	var b app.Bundle
+	if err := json.Unmarshal([]byte(a.body), &b); err != nil || a.status != http.StatusAccepted {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for b.State == app.BundleRunning && time.Now().Before(deadline) {
+		if err := json.Unmarshal([]byte(s.ask("GET", "/api/v1/bundles/"+b.ID, c, nil).body), &b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b.State != app.BundleDone {
+		t.Fatalf("bundle %+v", b)
+	}
+	if a := s.ask("GET", "/api/v1/bundles/"+b.ID+"/download", c, nil); a.status != 200 || !strings.HasPrefix(a.body, "PK") || len(a.body) != int(b.Size) {
+		t.Errorf("download: %d, %d bytes", a.status, len(a.body))
+	}
+	if a := s.ask("DELETE", "/api/v1/bundles/"+b.ID, c, nil); a.status != http.StatusNoContent {
+		t.Errorf("delete: %d", a.status)
+	}
+	if a := s.ask("GET", "/api/v1/bundles/"+b.ID+"/download", c, nil); a.status != http.StatusNotFound {
+		t.Errorf("download of a deleted bundle: %d", a.status)
+	}
+}
+
+// socket opens the live socket as a role.
+func (s *site) socket(c *http.Cookie) *websocket.Conn {
+	s.t.Helper()
+	ws, _, err := websocket.Dial(s.t.Context(), strings.Replace(s.srv.URL, "http", "ws", 1)+"/api/v1/live", &websocket.DialOptions{
+		Subprotocols: []string{live.Subprotocol}, HTTPHeader: http.Header{"Cookie": {c.String()}},
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { ws.CloseNow() })
+	return ws
+}
+
+type frameOf struct {
+	Op, ID, Message string
+	Seq             uint64
+	Total           int
+	Rows, Upsert    []map[string]any
+}
+
+func receive(t *testing.T, ws *websocket.Conn) (frameOf, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, b, err := ws.Read(ctx)
+	var f frameOf
+	if err == nil {
+		err = json.Unmarshal(b, &f)
+	}
+	return f, err
+}
+
+func say(t *testing.T, ws *websocket.Conn, text string) {
+	t.Helper()
+	if err := ws.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLiveSocket(t *testing.T) {
+	s := newSite(t)
+	c := s.cookie(app.RoleViewer)
+	ws := s.socket(c)
+	say(t, ws, `{"op":"subscribe","view":"peers","id":"p","filter":"state=connected","rate_hz":10}`)
+	f, err := receive(t, ws)
+	if err != nil || f.Op != "full" || f.ID != "p" || f.Seq != 1 || f.Total != 1 || len(f.Rows) != 1 || f.Rows[0]["nid"] != "10.0.0.2@o2ib" {
+		t.Fatalf("%+v %v", f, err)
+	}
+	sent := f.Rows[0]["send_count"].(float64)
+	f, err = receive(t, ws)
+	if err != nil || f.Op != "patch" || f.Seq != 2 || len(f.Upsert) != 1 || f.Upsert[0]["key"] != "a" || f.Upsert[0]["send_count"].(float64) <= sent || f.Upsert[0]["nid"] != nil {
+		t.Fatalf("%+v %v", f, err)
+	}
+	say(t, ws, `{"op":"unsubscribe","id":"p"}`)
+	for _, bad := range []string{`{"op":"subscribe","view":"nonsense","id":"x"}`, `{"op":"subscribe","view":"peers","id":"x","filter":"nonsense=1"}`, `{"op":"fly","id":"x"}`, `garbage`, `{"op":"subscribe","view":"peers","id":""}`} {
+		say(t, ws, bad)
+		for {
+			f, err = receive(t, ws)
+			if err != nil || f.Op != "patch" {
+				break
+			}
+		}
+		if err != nil || f.Op != "error" || f.Message == "" {
+			t.Fatalf("after %s: %+v %v", bad, f, err)
+		}
+	}
+	for range 20 {
+		if ws.Write(t.Context(), websocket.MessageText, []byte("garbage")) != nil {
+			break
+		}
+	}
+	for err == nil {
+		f, err = receive(t, ws)
+	}
+	if websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
+		t.Fatalf("too much garbage ends with %v", err)
+	}
+	// The session ends: so does its socket.
+	ws = s.socket(c)
+	say(t, ws, `{"op":"subscribe","view":"overview","id":"o"}`)
+	if err := s.app.EndSession(t.Context(), c.Value); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	for err = nil; err == nil; {
+		_, err = receive(t, ws)
+	}
+	if websocket.CloseStatus(err) != websocket.StatusPolicyViolation || time.Since(start) > 5*time.Second {
+		t.Fatalf("after the session's end: %v within %v", err, time.Since(start))
+	}
+	waitEvent(t, s, "live socket")
+}
+
+func waitEvent(t *testing.T, s *site, text string) {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		list, err := s.app.Events(t.Context(), app.EventFilter{Text: text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) > 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no event says %q", text)
+		}
+		news, cancel := s.app.WatchEvents()
+		select {
+		case <-news:
+		case <-time.After(100 * time.Millisecond):
+		}
+		cancel()
+	}
+}
+
+func TestLiveSocketRefusals(t *testing.T) {
+	s := newSite(t)
+	u := strings.Replace(s.srv.URL, "http", "ws", 1) + "/api/v1/live"
+	if _, res, err := websocket.Dial(t.Context(), u, nil); err == nil || res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a session: %v", err)
+	}
+	c := s.cookie(app.RoleViewer)
+	if _, res, err := websocket.Dial(t.Context(), u, &websocket.DialOptions{Subprotocols: []string{live.Subprotocol}, HTTPHeader: http.Header{"Cookie": {c.String()}, "Origin": {"https://evil.example"}}}); err == nil || res.StatusCode != http.StatusForbidden {
+		t.Errorf("from another origin: %v", err)
+	}
+	ws, _, err := websocket.Dial(t.Context(), u, &websocket.DialOptions{HTTPHeader: http.Header{"Cookie": {c.String()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := ws.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
+		t.Errorf("without the subprotocol: %v", err)
+	}
+	ws = s.socket(c)
+	if err := ws.Write(t.Context(), websocket.MessageText, bytes.Repeat([]byte("x"), 40<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := ws.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusMessageTooBig {
+		t.Errorf("a frame of 40 KiB: %v", err)
+	}
+}
+
+func TestOpenAPIHoldsEveryAPIRoute(t *testing.T) {
+	s := newSite(t)
+	var doc struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal([]byte(s.ask("GET", "/api/v1/openapi.json", nil, nil).body), &doc); err != nil {
+		t.Fatal(err)
+	}
+	for key := range least {
+		method, path, _ := strings.Cut(key, " ")
+		if strings.HasPrefix(path, "/api/") && doc.Paths[path][strings.ToLower(method)] == nil {
+			t.Errorf("%s is not in the OpenAPI document", key)
+		}
+	}
+}
