@@ -873,7 +873,7 @@ func eventTable(list []app.Event) templ.Component {
 		}
 		ctx = templ.InitializeContext(ctx)
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 67, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Events\"><table><thead><tr><th scope=\"col\">Time</th><th scope=\"col\">Severity</th><th scope=\"col\">Kind</th><th scope=\"col\">Peer</th><th scope=\"col\">What happened</th></tr></thead> <tbody>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 67, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Events\"><table class=\"stack\"><thead><tr><th scope=\"col\">Time</th><th scope=\"col\">Severity</th><th scope=\"col\">Kind</th><th scope=\"col\">Peer</th><th scope=\"col\">What happened</th></tr></thead> <tbody>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -211,6 +211,7 @@ type tunablesForm struct {
 	Groups []tunableGroup
 	Reason string
 	Errors []string // that belong to no field
+	Wrong  []string // fields that have an error
 	Status int
 	Clash  *tuning.ConflictError
 	Done   *tuning.Result
@@ -339,6 +340,7 @@ func (f *tunablesForm) place(errs []tunables.FieldError) {
 				if row := &f.Groups[gi].Rows[i]; row.Name == e.Name && row.Scope == e.Scope {
 					row.Error = e.Problem + ". Allowed: " + e.Allowed + "."
 					placed = true
+					f.Wrong = append(f.Wrong, e.Name)
 				}
 			}
 		}

@@ -228,6 +228,9 @@ func TestThePage(t *testing.T) {
 	run(t, ctx, "four peers connect", until(`document.querySelector('[data-live=overview] [data-field=peers_connected]').textContent.trim() === "4"`, 30*time.Second))
 
 	t.Run("credits move", func(t *testing.T) { creditsMove(t, ctx, a) })
+	// The README's picture.
+	run(t, ctx, "overview", chromedp.Navigate(a.page+"/"), visible(`.live[data-state=live]`))
+	shot(t, ctx, "overview", true)
 	t.Run("change a tunable", func(t *testing.T) { changeTunable(t, ctx, a) })
 	t.Run("bundle", func(t *testing.T) { downloadBundle(t, ctx, a) })
 	t.Run("ping", func(t *testing.T) {

@@ -96,9 +96,8 @@ func Serve(w http.ResponseWriter, r *http.Request, src Source) {
 	frames := make(chan []byte)
 	ended := make(chan error, 1)
 	go func() { ended <- read(ctx, c, frames) }()
-	code, why := s.run(ctx, frames, ended)
-	cancel()
-	if code != 0 {
+	// Cancelling a read would break the connection before the reason is sent: close first.
+	if code, why := s.run(ctx, frames, ended); code != 0 {
 		c.Close(code, why)
 	}
 }
