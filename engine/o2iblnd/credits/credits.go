@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	highWaterV1 = 7 // credits owed at which version 1 returns them
+	highWaterV1 = 7 // credits owed at which version 1 returns them, with its queue depth of 8
 	oobMsgs     = 2 // receives that version 2 keeps for NOOPs
 )
 
@@ -34,11 +34,11 @@ func New(v wire.Version, depth, highWater, concurrentSends int) Conn {
 	return Conn{Credits: depth, Reserved: depth, Depth: depth, HighWater: highWater, ConcurrentSends: concurrentSends, Version: v}
 }
 
-// HighWater is the mark for a negotiated depth: of version 2 the tunable's share of it, at least 1, so
-// that a shallow connection cannot stall (spec o2iblnd 3.6).
+// HighWater is the mark for a negotiated depth: of version 2 the tunable's share of it, of version 1 all
+// that a sender may use up; always in reach, so that a shallow connection cannot stall (spec o2iblnd 3.6).
 func HighWater(v wire.Version, depth, hiw, peerCredits int) int {
 	if v == wire.Version1 {
-		return highWaterV1
+		return max(1, min(highWaterV1, depth-1))
 	}
 	return max(1, depth*hiw/max(peerCredits, 1))
 }
@@ -199,12 +199,16 @@ func (c *Conn) DropNoop(q Queues, keepaliveDue bool) bool {
 
 // Check says which bound is broken, if one is (spec o2iblnd 3.1).
 func (c *Conn) Check() error {
+	noops := c.SendsPosted
+	if c.Version != wire.Version1 {
+		noops = min(noops, oobMsgs)
+	}
 	for _, b := range []struct {
 		name    string
 		n, most int
 	}{
 		{"credits", c.Credits, c.Depth}, {"outstanding credits", c.Outstanding, c.Depth}, {"reserved credits", c.Reserved, c.Depth},
-		{"sends posted", c.SendsPosted, c.ConcurrentSends}, {"noops posted", c.NoopsPosted, c.SendsPosted},
+		{"sends posted", c.SendsPosted, c.ConcurrentSends}, {"noops posted", c.NoopsPosted, noops},
 	} {
 		if b.n < 0 || b.n > b.most {
 			return fmt.Errorf("%s %d: 0 to %d are possible", b.name, b.n, b.most)

@@ -31,7 +31,7 @@ func Ack(m *wire.Msg, private []byte, l *Local, peer wire.NID, v wire.Version, o
 		return fmt.Errorf("it sent %v where a CONNACK belongs", m.Type)
 	case m.Version != v:
 		return fmt.Errorf("it answered with version %#x, asked was %#x", uint16(m.Version), uint16(v))
-	case p.QueueDepth > offered.QueueDepth || p.QueueDepth == 0:
+	case p.QueueDepth > offered.QueueDepth || p.QueueDepth < leastDepth(v):
 		return fmt.Errorf("it answered with queue depth %d, offered was %d", p.QueueDepth, offered.QueueDepth)
 	case p.MaxFrags > offered.MaxFrags || p.MaxFrags == 0:
 		return fmt.Errorf("it answered with %d fragments, offered were %d", p.MaxFrags, offered.MaxFrags)
@@ -107,7 +107,10 @@ func OnReject(kind RejectKind, private []byte, v wire.Version, offered wire.Conn
 	case wire.RejectMsgQueueSize, wire.RejectRDMAFrags:
 		r.Text = fmt.Sprintf("we asked for queue depth (peer_credits) %d and %d fragments, it accepts %d and %d", offered.QueueDepth, offered.MaxFrags, rej.Params.QueueDepth, rej.Params.MaxFrags)
 		if !lower {
-			r.Text = fmt.Sprintf("refused for %v, without an offer that is lower than ours (queue depth %d, fragments %d)", r.Why, offered.QueueDepth, offered.MaxFrags)
+			r.Text = fmt.Sprintf("incompatible: refused for %v, without an offer that is lower than ours (queue depth %d, fragments %d)", r.Why, offered.QueueDepth, offered.MaxFrags)
+			if rej.Full {
+				r.Text += fmt.Sprintf(": it says %d and %d", rej.Params.QueueDepth, rej.Params.MaxFrags)
+			}
 			return Retry{Why: r.Why, Text: r.Text}
 		}
 		// It names one at a time but sends both: lower both at once.

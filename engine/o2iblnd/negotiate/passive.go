@@ -23,16 +23,26 @@ const (
 type Local struct {
 	NID         wire.NID
 	Incarnation uint64
-	QueueDepth  int // peer_credits
-	MaxFrags    int // 257
+	QueueDepth  int  // peer_credits
+	MaxFrags    int  // 257
+	Early       bool // the NI is still coming up: whoever asks is told to try later
 }
 
-// depth and frags are the limits for a protocol version.
+// depth is the deepest queue for a protocol version.
 func (l *Local) depth(v wire.Version) uint16 {
 	if v == wire.Version1 {
 		return QueueDepthV1
 	}
 	return uint16(l.QueueDepth)
+}
+
+// leastDepth is the queue depth with which something can be sent at all: version 1 keeps one credit for
+// NOOPs.
+func leastDepth(v wire.Version) uint16 {
+	if v == wire.Version1 {
+		return 2
+	}
+	return 1
 }
 
 // Refusal is a request that is turned down: what goes to the requester, and why, in operators' words.
@@ -58,36 +68,34 @@ func Request(m *wire.Msg, private []byte, sourcePort int, privilegedOnly bool, f
 		return refuse(wire.RejectFatal, "its request is malformed: %v", err)
 	}
 	l := find(m.DstNID)
-	if l == nil {
+	switch {
+	case l == nil:
 		return refuse(wire.RejectFatal, "it asked for %v, which is no NI of ours on this device", m.DstNID)
+	case l.Early:
+		return refuse(wire.RejectEarly, "it asked for %v, which is still starting: it may try again", m.DstNID)
 	}
 	rej.Incarnation = l.Incarnation
 	rej.Params.QueueDepth, rej.Params.MaxFrags = l.depth(wire.Version2), uint16(l.MaxFrags)
 	if m.DstStamp != 0 && m.DstStamp != l.Incarnation {
 		return refuse(wire.RejectStale, "it knows an older life of ours (incarnation %#x, now %#x) and will try again", m.DstStamp, l.Incarnation)
 	}
-	v := m.Version
+	v, p := m.Version, m.Params
 	rej.Version, rej.Params.QueueDepth = v, l.depth(v)
+	tooMany := wire.RejectRDMAFrags
 	if v == wire.Version1 {
-		// What an old requester is told is what our NI would take of a new one: it does not read it.
-		rej.Params.QueueDepth = l.depth(wire.Version2)
+		tooMany = wire.RejectFatal // it has neither this reason nor the one for the depth
 	}
-	byVersion := func(why wire.RejectReason) wire.RejectReason {
-		if v == wire.Version1 {
-			return wire.RejectFatal // version 1 has no such reason
-		}
-		return why
-	}
-	p := m.Params
 	switch {
 	case m.Type != wire.MsgConnReq:
 		return refuse(wire.RejectFatal, "it sent %v where a CONNREQ belongs", m.Type)
-	case p.QueueDepth == 0 || p.MaxFrags == 0:
-		return refuse(wire.RejectFatal, "it asked for queue depth %d and %d fragments: at least 1 of each is needed", p.QueueDepth, p.MaxFrags)
+	case p.QueueDepth < leastDepth(v) || p.MaxFrags == 0 || p.MaxMsgSize == 0:
+		return refuse(wire.RejectFatal, "it asked for queue depth %d, %d fragments and messages of %d bytes: at least %d, 1 and 1 are needed", p.QueueDepth, p.MaxFrags, p.MaxMsgSize, leastDepth(v))
+	case p.QueueDepth > l.depth(v) && v == wire.Version1:
+		return refuse(wire.RejectFatal, "it asked for queue depth (peer_credits) %d, with protocol version 1 at most %d are accepted", p.QueueDepth, l.depth(v))
 	case p.QueueDepth > l.depth(v):
-		return refuse(byVersion(wire.RejectMsgQueueSize), "it asked for queue depth (peer_credits) %d, at most %d are accepted here: it tries again with %d, at the cost of one round for each new connection", p.QueueDepth, l.depth(v), l.depth(v))
+		return refuse(wire.RejectMsgQueueSize, "it asked for queue depth (peer_credits) %d, at most %d are accepted here: it tries again with %d, at the cost of one round for each new connection", p.QueueDepth, l.depth(v), l.depth(v))
 	case int(p.MaxFrags) > l.MaxFrags:
-		return refuse(byVersion(wire.RejectRDMAFrags), "it asked for %d fragments, at most %d are accepted here", p.MaxFrags, l.MaxFrags)
+		return refuse(tooMany, "it asked for %d fragments, at most %d are accepted here", p.MaxFrags, l.MaxFrags)
 	case p.MaxMsgSize > wire.MsgSize:
 		return refuse(wire.RejectFatal, "it wants messages of %d bytes, ours have %d", p.MaxMsgSize, wire.MsgSize)
 	}
@@ -130,7 +138,7 @@ func Decide(m *wire.Msg, l *Local, p PeerView, hashed bool) Decision {
 func RejectWith(m *wire.Msg, l *Local, why wire.RejectReason) wire.Reject {
 	return wire.Reject{
 		Magic: wire.Magic, Version: m.Version, Why: why, Incarnation: l.Incarnation,
-		Params: wire.ConnParams{QueueDepth: l.depth(wire.Version2), MaxFrags: uint16(l.MaxFrags), MaxMsgSize: wire.MsgSize},
+		Params: wire.ConnParams{QueueDepth: l.depth(m.Version), MaxFrags: uint16(l.MaxFrags), MaxMsgSize: wire.MsgSize},
 	}
 }
 

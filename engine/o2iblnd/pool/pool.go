@@ -53,6 +53,7 @@ type Set[T Noder] struct {
 	failed    []*pool[T]
 	nextRetry time.Time
 	growing   bool
+	losses    int // calls of Fail
 	closed    bool
 	stats     Stats
 }
@@ -73,22 +74,28 @@ type Stats struct {
 	Deadline                       time.Time // of the extra pool that may go last; zero: there is none
 }
 
-// New makes a set with its first pool. create makes the nodes of one pool; destroy gets them back.
+// New makes a set with its first pool. create makes the size nodes of one pool; destroy gets them back.
+// Both are called without the set's lock.
 func New[T Noder](name string, size int, create func(size int) ([]T, error), destroy func([]T), now time.Time) (*Set[T], error) {
 	if len(name) > nameMax {
 		name = name[:nameMax]
 	}
+	if size < 1 {
+		return nil, fmt.Errorf("%s: a pool of %d nodes: 1 is the least", name, size)
+	}
 	s := &Set[T]{name: name, size: size, create: create, destroy: destroy}
 	s.grown.L = &s.mu
-	if err := s.grow(now); err != nil {
-		return nil, err
+	all, err := create(size)
+	if err != nil {
+		return nil, s.noPool(err)
 	}
-	s.stats.Grows = 0 // the first pool is no growth
+	s.add(all, now)
 	return s, nil
 }
 
 // Alloc takes a node. When all are in use the set grows; when that fails, or failed less than Retry ago,
-// there is none.
+// there is none. It waits only for a pool that another caller is making, or for a node that comes back
+// meanwhile.
 func (s *Set[T]) Alloc(now time.Time) (T, error) {
 	var none T
 	s.mu.Lock()
@@ -113,37 +120,56 @@ func (s *Set[T]) Alloc(now time.Time) (T, error) {
 		if now.Before(s.nextRetry) {
 			return none, fmt.Errorf("%s: %w", s.name, ErrRetry)
 		}
-		s.growing = true
-		s.mu.Unlock()
-		err := s.grow(now)
-		s.mu.Lock()
-		s.growing = false
-		s.grown.Broadcast()
-		if err != nil {
-			s.nextRetry = now.Add(Retry)
-			s.stats.GrowFailures++
+		if err := s.grow(now); err != nil {
 			return none, err
 		}
 	}
 }
 
-// grow makes one more pool. The caller does not hold the lock.
+// grow makes one more pool. The caller holds the lock, which is free while the pool is made.
 func (s *Set[T]) grow(now time.Time) error {
-	all, err := s.create(s.size)
-	if err != nil {
-		return fmt.Errorf("%s: make a pool of %d: %w", s.name, s.size, err)
+	losses := s.losses
+	s.growing = true
+	var all []T
+	var err error
+	s.unlocked(func() { all, err = s.create(s.size) })
+	s.growing = false
+	s.grown.Broadcast()
+	switch {
+	case err != nil:
+		s.nextRetry = now.Add(Retry)
+		s.stats.GrowFailures++
+		return s.noPool(err)
+	case s.closed || s.losses != losses:
+		// It is too late for it, or it belongs to the device that was lost: Alloc looks again.
+		s.unlocked(func() { s.destroy(all) })
+		return nil
 	}
+	s.add(all, now)
+	s.stats.Grows++
+	s.nextRetry = time.Time{}
+	return nil
+}
+
+// unlocked runs a callback of the owner without the lock, which is held again even after a panic.
+func (s *Set[T]) unlocked(f func()) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	f()
+}
+
+// add appends a pool.
+func (s *Set[T]) add(all []T, now time.Time) {
 	p := &pool[T]{all: all, free: make([]T, len(all)), deadline: now.Add(Deadline)}
 	for i, t := range all {
 		t.node().pool = p
 		p.free[len(all)-1-i] = t
 	}
-	s.mu.Lock()
 	s.pools = append(s.pools, p)
-	s.stats.Grows++
-	s.nextRetry = time.Time{}
-	s.mu.Unlock()
-	return nil
+}
+
+func (s *Set[T]) noPool(err error) error {
+	return fmt.Errorf("%s: make a pool of %d: %w", s.name, s.size, err)
 }
 
 // Free gives a node back, and pools that nobody needs any more.
@@ -152,6 +178,9 @@ func (s *Set[T]) Free(now time.Time, t T) {
 	p := t.node().pool.(*pool[T])
 	p.free = append(p.free, t)
 	p.allocated--
+	if s.growing {
+		s.grown.Signal() // somebody may wait for less than a whole pool
+	}
 	var gone []*pool[T]
 	if p.failed || len(s.pools) > 1 {
 		gone = s.idle(now)
@@ -194,6 +223,7 @@ func (s *Set[T]) idle(now time.Time) []*pool[T] {
 // their last node comes back. The next Alloc makes a new one.
 func (s *Set[T]) Fail() {
 	s.mu.Lock()
+	s.losses++
 	for _, p := range s.pools {
 		p.failed = true
 	}
