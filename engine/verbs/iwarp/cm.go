@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"o2ibd/engine/verbs"
+	"o2ibd/engine/verbs/soft"
 )
 
 // cm implements verbs.CM: a queue of events that the connections' goroutines fill.
@@ -190,7 +191,7 @@ func (i *id) CreateQP(attr verbs.QPAttr) (verbs.QP, error) {
 	if !ok || p.dev != i.dev {
 		return nil, fmt.Errorf("queue pair on another device's protection domain: %w", verbs.ErrState)
 	}
-	q := &qp{pd: p, cq: attr.CQ.(*cq), num: qpNumbers.Add(1), attr: attr, id: i, kick: make(chan struct{}, 1),
+	q := &qp{pd: p, cq: attr.CQ.(*soft.CQ), num: qpNumbers.Add(1), attr: attr, id: i, kick: make(chan struct{}, 1),
 		stopped: make(chan struct{}), quit: make(chan struct{}), iov: make([][]byte, 0, 4*batchFPDUs)}
 	q.posted.L = &q.mu
 	i.mu.Lock()

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"o2ibd/engine/verbs"
+	"o2ibd/engine/verbs/soft"
 )
 
 // Interface is one address that the provider serves: a device of its own.
@@ -54,7 +55,7 @@ const (
 
 type provider struct {
 	opt     Options
-	keys    *keyTable
+	keys    *soft.Table
 	devices []*device
 	running sync.WaitGroup // goroutines of all ids
 }
@@ -70,7 +71,7 @@ func New(opt Options) verbs.Provider {
 	if opt.OnProtocolError == nil {
 		opt.OnProtocolError = func(_, _ netip.AddrPort, _ error) {}
 	}
-	p := &provider{opt: opt, keys: newKeyTable()}
+	p := &provider{opt: opt, keys: soft.NewTable()}
 	for i, f := range opt.Interfaces {
 		p.devices = append(p.devices, &device{prov: p, info: verbs.DeviceInfo{
 			Name: fmt.Sprintf("iwarp%d", i), Interface: f.Name, LinkLayer: "iWARP", Addr: f.Addr, Port: 1, State: verbs.PortActive, MTU: f.MTU,
@@ -118,7 +119,7 @@ func (d *device) Info() verbs.DeviceInfo { return d.info }
 
 func (d *device) AllocPD() (verbs.PD, error) { return &pd{d}, nil }
 
-func (d *device) CreateCQ(_ int, w verbs.Waiter) (verbs.CQ, error) { return newCQ(w), nil }
+func (d *device) CreateCQ(_ int, w verbs.Waiter) (verbs.CQ, error) { return soft.NewCQ(w), nil }
 
 // Post implements verbs.Device.
 func (d *device) Post(batch []verbs.Posting) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"o2ibd/engine/verbs"
+	"o2ibd/engine/verbs/soft"
 )
 
 const (
@@ -81,7 +82,7 @@ type recvOp struct {
 // stream, and comes before mu.
 type qp struct {
 	pd     *pd
-	cq     *cq
+	cq     *soft.CQ
 	num    uint32
 	attr   verbs.QPAttr
 	id     *id
@@ -139,12 +140,12 @@ func (q *qp) postRecvs(wrs []verbs.RecvWR) (int, error) {
 			return i, fmt.Errorf("receive queue of %d: %w", q.attr.MaxRecvWR, verbs.ErrQueueFull)
 		}
 		if q.state == qpError {
-			q.cq.add(verbs.WC{ID: wr.ID, Op: verbs.OpRecv, Status: verbs.WCFlushed, QPNum: q.num})
+			q.cq.Add(verbs.WC{ID: wr.ID, Op: verbs.OpRecv, Status: verbs.WCFlushed, QPNum: q.num})
 			continue
 		}
 		op := recvOp{id: wr.ID, nsge: wr.NSGE}
 		for k := range wr.SGE[:wr.NSGE] {
-			mem, err := keys.local(q.pd, wr.SGE[k], true)
+			mem, err := keys.Local(q.pd, wr.SGE[k], true)
 			if err != nil {
 				op.bad = true
 				break
@@ -179,7 +180,7 @@ func (q *qp) postSends(wrs []verbs.SendWR) (int, error) {
 		}
 		taken++
 		if q.state == qpError || q.lastSend {
-			q.cq.add(verbs.WC{ID: wr.ID, Op: wr.Op, Status: verbs.WCFlushed, QPNum: q.num})
+			q.cq.Add(verbs.WC{ID: wr.ID, Op: wr.Op, Status: verbs.WCFlushed, QPNum: q.num})
 			continue
 		}
 		q.nsend++
@@ -195,7 +196,7 @@ func (q *qp) postSends(wrs []verbs.SendWR) (int, error) {
 }
 
 // fill makes o of a posted request; what is wrong with it shows when its turn comes.
-func (o *sendOp) fill(keys *keyTable, p *pd, wr *verbs.SendWR) {
+func (o *sendOp) fill(keys *soft.Table, p *pd, wr *verbs.SendWR) {
 	o.kind, o.id, o.signaled, o.silent, o.op = opSend, wr.ID, wr.Signaled, false, wr.Op
 	o.nsge, o.total, o.done, o.built, o.stag, o.to, o.bad = 0, 0, 0, false, 0, 0, verbs.WCSuccess
 	switch wr.Op {
@@ -211,7 +212,7 @@ func (o *sendOp) fill(keys *keyTable, p *pd, wr *verbs.SendWR) {
 			o.bad = verbs.WCLocalAccess
 			return
 		}
-		mem, err := keys.local(p, wr.SGE[0], true)
+		mem, err := keys.Local(p, wr.SGE[0], true)
 		if err != nil {
 			o.bad = verbs.WCLocalAccess
 			return
@@ -231,7 +232,7 @@ func (o *sendOp) fill(keys *keyTable, p *pd, wr *verbs.SendWR) {
 		return
 	}
 	for k := range wr.SGE[:wr.NSGE] {
-		mem, err := keys.local(p, wr.SGE[k], false)
+		mem, err := keys.Local(p, wr.SGE[k], false)
 		if err != nil {
 			o.bad = verbs.WCLocalAccess
 			return
@@ -387,9 +388,9 @@ func (q *qp) build() bool {
 			}
 			var err error
 			if o.kind == opBind {
-				err = q.pd.dev.prov.keys.bind(q, &o.bind)
+				err = q.pd.dev.prov.keys.Bind(q.pd, q, &o.bind)
 			} else {
-				err = q.pd.dev.prov.keys.invalidate(q, o.stag)
+				err = q.pd.dev.prov.keys.Invalidate(q, o.stag)
 			}
 			if err != nil {
 				q.fail(verbs.WCBindError, err, nil)
@@ -508,7 +509,7 @@ func (q *qp) complete() {
 		if !o.silent && !read {
 			q.nsend--
 			if o.signaled {
-				q.cq.add(verbs.WC{ID: o.id, Op: o.op, QPNum: q.num})
+				q.cq.Add(verbs.WC{ID: o.id, Op: o.op, QPNum: q.num})
 			}
 		}
 		q.sends.pop()
@@ -529,17 +530,17 @@ func (q *qp) fail(status verbs.WCStatus, why error, t *terminate) {
 	for i := 0; q.sends.n > 0; i++ {
 		o := q.sends.at(0)
 		if !o.silent && o.kind != opReadRequest {
-			q.cq.add(verbs.WC{ID: o.id, Op: o.op, Status: status, QPNum: q.num})
+			q.cq.Add(verbs.WC{ID: o.id, Op: o.op, Status: status, QPNum: q.num})
 			status = verbs.WCFlushed
 		}
 		if o.kind == opReadRequest && !o.built {
-			q.cq.add(verbs.WC{ID: o.id, Op: o.op, Status: verbs.WCFlushed, QPNum: q.num})
+			q.cq.Add(verbs.WC{ID: o.id, Op: o.op, Status: verbs.WCFlushed, QPNum: q.num})
 		}
 		q.sends.pop()
 	}
 	for q.reads.n > 0 {
 		r := q.reads.at(0)
-		q.cq.add(verbs.WC{ID: r.id, Op: verbs.OpRead, Status: status, QPNum: q.num})
+		q.cq.Add(verbs.WC{ID: r.id, Op: verbs.OpRead, Status: status, QPNum: q.num})
 		status = verbs.WCFlushed
 		q.reads.pop()
 	}
@@ -565,7 +566,7 @@ func (q *qp) fail(status verbs.WCStatus, why error, t *terminate) {
 // flushRecvs completes the posted receives as flushed; mu is held.
 func (q *qp) flushRecvs() {
 	for q.recvs.n > 0 {
-		q.cq.add(verbs.WC{ID: q.recvs.at(0).id, Op: verbs.OpRecv, Status: verbs.WCFlushed, QPNum: q.num})
+		q.cq.Add(verbs.WC{ID: q.recvs.at(0).id, Op: verbs.OpRecv, Status: verbs.WCFlushed, QPNum: q.num})
 		q.recvs.pop()
 	}
 }

@@ -235,7 +235,7 @@ func (r *reader) released() {
 func (r *reader) segment(s *segment, n int) (*terminate, error) {
 	switch s.op {
 	case rdmapWrite:
-		mem, t := r.q.pd.dev.prov.keys.remote(r.q, s.stag, s.offset, s.payload, verbs.RemoteWrite)
+		mem, t := r.q.remote(s.stag, s.offset, s.payload, verbs.RemoteWrite)
 		if s.payload == 0 {
 			t = nil // a zero-length write touches nothing
 		}
@@ -310,7 +310,7 @@ func (r *reader) send(s *segment, n int) (*terminate, error) {
 		return nil, nil
 	}
 	if r.inv != 0 {
-		if err := r.q.pd.dev.prov.keys.invalidate(r.q, r.inv); err != nil {
+		if err := r.q.pd.dev.prov.keys.Invalidate(r.q, r.inv); err != nil {
 			r.endRecv(verbs.WCLocalAccess)
 			return protection(9, "the peer invalidates the key %#x: %v", r.inv, err), nil
 		}
@@ -358,7 +358,7 @@ var errQPError = errors.New("the queue pair went to error")
 func (r *reader) endRecv(status verbs.WCStatus) {
 	q := r.q
 	q.mu.Lock()
-	q.cq.add(verbs.WC{ID: r.recv.id, Op: verbs.OpRecv, Status: status, ByteLen: uint32(r.got), QPNum: q.num, InvKey: r.inv})
+	q.cq.Add(verbs.WC{ID: r.recv.id, Op: verbs.OpRecv, Status: status, ByteLen: uint32(r.got), QPNum: q.num, InvKey: r.inv})
 	q.recvs.pop()
 	q.mu.Unlock()
 	r.recv = nil
@@ -384,7 +384,7 @@ func (r *reader) readRequest(s *segment, n int) (*terminate, error) {
 	var mem []byte
 	if req.size > 0 {
 		var t *terminate
-		if mem, t = r.q.pd.dev.prov.keys.remote(r.q, req.srcTag, req.srcTo, int(req.size), verbs.RemoteRead); t != nil {
+		if mem, t = r.q.remote(req.srcTag, req.srcTo, int(req.size), verbs.RemoteRead); t != nil {
 			return t, nil
 		}
 	}
@@ -428,7 +428,7 @@ func (r *reader) response(s *segment, n int) (*terminate, error) {
 	}
 	q.nsend--
 	if p.signal {
-		q.cq.add(verbs.WC{ID: p.id, Op: verbs.OpRead, QPNum: q.num})
+		q.cq.Add(verbs.WC{ID: p.id, Op: verbs.OpRead, QPNum: q.num})
 	}
 	q.reads.pop()
 	return nil, nil

@@ -1,4 +1,4 @@
-package iwarp
+package soft
 
 import (
 	"sync"
@@ -6,8 +6,8 @@ import (
 	"o2ibd/engine/verbs"
 )
 
-// cq implements verbs.CQ. Its capacity is a limit of the caller's, not an allocation.
-type cq struct {
+// CQ implements verbs.CQ. Its capacity is a limit of the caller's, not an allocation.
+type CQ struct {
 	waiter verbs.Waiter
 
 	mu    sync.Mutex
@@ -17,10 +17,11 @@ type cq struct {
 	armed bool
 }
 
-func newCQ(w verbs.Waiter) *cq { return &cq{waiter: w, ring: make([]verbs.WC, 64)} }
+// NewCQ makes one whose completions wake w.
+func NewCQ(w verbs.Waiter) *CQ { return &CQ{waiter: w, ring: make([]verbs.WC, 64)} }
 
-// add queues one completion and wakes the owner if it asked for that.
-func (c *cq) add(wc verbs.WC) {
+// Add queues one completion and wakes the owner if it asked for that. Any goroutine may call it.
+func (c *CQ) Add(wc verbs.WC) {
 	c.mu.Lock()
 	if c.n == len(c.ring) {
 		bigger := make([]verbs.WC, 2*len(c.ring))
@@ -39,7 +40,7 @@ func (c *cq) add(wc verbs.WC) {
 	}
 }
 
-func (c *cq) Poll(wcs []verbs.WC) (int, error) {
+func (c *CQ) Poll(wcs []verbs.WC) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := min(len(wcs), c.n)
@@ -51,11 +52,11 @@ func (c *cq) Poll(wcs []verbs.WC) (int, error) {
 	return n, nil
 }
 
-func (c *cq) Arm() error {
+func (c *CQ) Arm() error {
 	c.mu.Lock()
 	c.armed = true
 	c.mu.Unlock()
 	return nil
 }
 
-func (c *cq) Close() error { return nil }
+func (c *CQ) Close() error { return nil }

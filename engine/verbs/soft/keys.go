@@ -1,0 +1,230 @@
+package soft
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"o2ibd/engine/verbs"
+)
+
+// Why a peer may not have what it asks for. Errors of Remote wrap one of these.
+var (
+	ErrKey    = errors.New("the key is not valid")
+	ErrOwner  = errors.New("the key is not this connection's")
+	ErrBounds = errors.New("it is outside of what the key covers")
+	ErrAccess = errors.New("the key does not allow it")
+)
+
+// Table holds every region and window of one provider. A key (STag) is an index, scrambled so that keys
+// of two providers do not fit each other, and 8 bits of generation, so that an old key does not fit what
+// took its place. Reading takes no lock.
+type Table struct {
+	salt uint32
+	mu   sync.Mutex
+	free []uint32
+	all  atomic.Pointer[[]*region]
+}
+
+// region is registered memory, or a window on it. Its key counts while valid.
+type region struct {
+	table  *Table
+	idx    uint32
+	key    atomic.Uint32
+	valid  atomic.Bool
+	pd     verbs.PD
+	bound  atomic.Pointer[binding]
+	window bool
+}
+
+// binding is what a key gives access to. A window's changes with every bind.
+type binding struct {
+	mem    []byte
+	base   uint64
+	access verbs.Access
+	qp     verbs.QP // windows: the only one that may use it
+}
+
+// NewTable makes an empty table.
+func NewTable() *Table {
+	t := &Table{salt: rand.Uint32()}
+	// Index 0 stays empty, so that no region has it.
+	all := make([]*region, 1, 64)
+	t.all.Store(&all)
+	return t
+}
+
+func (t *Table) add(r *region) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r.table = t
+	old := *t.all.Load()
+	all := make([]*region, len(old), max(len(old)+1, cap(old)))
+	copy(all, old)
+	if n := len(t.free); n > 0 {
+		r.idx = t.free[n-1]
+		t.free = t.free[:n-1]
+		all[r.idx] = r
+	} else {
+		r.idx = uint32(len(all))
+		all = append(all, r)
+	}
+	r.key.Store((r.idx<<8 | rand.Uint32()&0xff) ^ t.salt)
+	t.all.Store(&all)
+}
+
+func (t *Table) remove(r *region) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r.valid.Store(false)
+	old := *t.all.Load()
+	all := make([]*region, len(old), cap(old))
+	copy(all, old)
+	all[r.idx] = nil
+	t.free = append(t.free, r.idx)
+	t.all.Store(&all)
+}
+
+// find gives the region of a valid key, or nil.
+func (t *Table) find(key uint32) *region {
+	all := *t.all.Load()
+	idx := (key ^ t.salt) >> 8
+	if int(idx) >= len(all) {
+		return nil
+	}
+	if r := all[idx]; r != nil && r.key.Load() == key && r.valid.Load() {
+		return r
+	}
+	return nil
+}
+
+// bytes gives the n bytes at addr, or nil when they are not all inside.
+func (b *binding) bytes(addr uint64, n int) []byte {
+	off := addr - b.base
+	if addr < b.base || off > uint64(len(b.mem)) || uint64(n) > uint64(len(b.mem))-off {
+		return nil
+	}
+	return b.mem[off : off+uint64(n) : off+uint64(n)]
+}
+
+// Local resolves a local element of a work request on a queue pair of protection domain p.
+func (t *Table) Local(p verbs.PD, e verbs.SGE, write bool) ([]byte, error) {
+	r := t.find(e.LKey)
+	if r == nil || r.window || r.pd != p {
+		return nil, fmt.Errorf("local key %#x is not valid here", e.LKey)
+	}
+	b := r.bound.Load()
+	if write && b.access&verbs.LocalWrite == 0 {
+		return nil, fmt.Errorf("local key %#x does not allow writing", e.LKey)
+	}
+	mem := b.bytes(e.Addr, int(e.Length))
+	if mem == nil && e.Length > 0 {
+		return nil, fmt.Errorf("%d bytes at %#x are outside of the region of local key %#x", e.Length, e.Addr, e.LKey)
+	}
+	return mem, nil
+}
+
+// Remote resolves what a peer asks for on q, a queue pair of protection domain p.
+func (t *Table) Remote(p verbs.PD, q verbs.QP, key uint32, addr uint64, n int, need verbs.Access) ([]byte, error) {
+	r := t.find(key)
+	if r == nil {
+		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrKey)
+	}
+	b := r.bound.Load()
+	if b == nil || r.pd != p || b.qp != nil && b.qp != q {
+		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrOwner)
+	}
+	if b.access&need == 0 {
+		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrAccess)
+	}
+	mem := b.bytes(addr, n)
+	if mem == nil && n > 0 {
+		return nil, fmt.Errorf("the peer used the key %#x for %d bytes at %#x: %w", key, n, addr, ErrBounds)
+	}
+	return mem, nil
+}
+
+// Register makes a region of mem, which lies outside the Go heap.
+func (t *Table) Register(p verbs.PD, mem []byte, access verbs.Access) (verbs.MR, error) {
+	if len(mem) == 0 {
+		return nil, errors.New("register an empty region")
+	}
+	r := &region{pd: p}
+	r.bound.Store(&binding{mem: mem, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), access: access})
+	t.add(r)
+	r.valid.Store(true)
+	return (*mr)(r), nil
+}
+
+// Window makes a type 2 window that is not bound.
+func (t *Table) Window(p verbs.PD) verbs.MW {
+	r := &region{pd: p, window: true}
+	t.add(r)
+	return (*mw)(r)
+}
+
+// mr implements verbs.MR.
+type mr region
+
+func (m *mr) LKey() uint32 { return m.key.Load() }
+func (m *mr) RKey() uint32 { return m.key.Load() }
+
+func (m *mr) Close() error {
+	m.table.remove((*region)(m))
+	return nil
+}
+
+// mw implements verbs.MW. Its key is the one that the next bind makes valid.
+type mw region
+
+func (m *mw) RKey() uint32 { return m.key.Load() }
+
+func (m *mw) Close() error {
+	m.table.remove((*region)(m))
+	return nil
+}
+
+// Bind carries out an OpBindMW on q: the window's key becomes valid.
+func (t *Table) Bind(p verbs.PD, q verbs.QP, a *verbs.BindMWAttr) error {
+	w, ok := a.MW.(*mw)
+	if !ok || w.table != t {
+		return errors.New("bind a window of another provider")
+	}
+	m, ok := a.MR.(*mr)
+	if !ok || m.table != t || !m.valid.Load() || m.pd != p || w.pd != p {
+		return errors.New("bind to a region that is not valid here")
+	}
+	b := m.bound.Load()
+	mem := b.bytes(a.Addr, int(a.Length))
+	switch {
+	case b.access&verbs.BindMW == 0:
+		return errors.New("bind to a region that does not allow windows")
+	case mem == nil:
+		return fmt.Errorf("bind %d bytes at %#x outside of the region", a.Length, a.Addr)
+	case a.Access&verbs.RemoteWrite != 0 && b.access&verbs.LocalWrite == 0:
+		return errors.New("bind for writing to a region that does not allow it")
+	case w.valid.Load():
+		return errors.New("bind a window that is bound: invalidate it first")
+	}
+	w.bound.Store(&binding{mem: mem, base: a.Addr, access: a.Access, qp: q})
+	w.valid.Store(true)
+	return nil
+}
+
+// Invalidate ends a window's key; the next bind has another.
+func (t *Table) Invalidate(q verbs.QP, key uint32) error {
+	r := t.find(key)
+	if r == nil || !r.window {
+		return fmt.Errorf("key %#x is no bound window", key)
+	}
+	if b := r.bound.Load(); b == nil || b.qp != q {
+		return fmt.Errorf("key %#x is bound on another connection", key)
+	}
+	r.valid.Store(false)
+	old := r.key.Load() ^ t.salt
+	r.key.Store((old&^0xff | (old+1)&0xff) ^ t.salt)
+	return nil
+}
