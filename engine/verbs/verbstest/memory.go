@@ -195,4 +195,3 @@ func read(t *testing.T, w *world) {
 	c.shut()
 	s.shut()
 }
-
