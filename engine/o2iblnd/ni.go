@@ -20,18 +20,15 @@ type ni struct {
 	incarnation uint64
 	dev         *device
 	tun         atomic.Pointer[tunables.NI]
-	txs         []*txSet // by CPT
+	txs         []*pool.Set[*tx] // by CPT
 	shutdown    bool
 	peers       int // not yet destroyed
-	gone        chan struct{}
 
 	cksumErrors, unpackErrors                              atomic.Uint64
 	connectsActive, connectsPassive, established, failed   atomic.Uint64
 	rejectsSent, rejectsReceived, races, stale, reconnects atomic.Uint64
 	npeers, nconns                                         atomic.Int32
 }
-
-func (l *LND) count(_ *ni, n *atomic.Uint64) { n.Add(1) }
 
 // NIConfig of an NI to bring up.
 type NIConfig struct {
@@ -80,10 +77,10 @@ func (d *connd) addNI(cfg NIConfig) error {
 	n.tun.Store(&cfg.Tunables)
 	size := max(pool.TxPool, cfg.Tunables.NTX/d.lnd.cpts)
 	for cpt := range d.lnd.cpts {
-		set, err := newTxSet(d.lnd, n, cpt, size)
+		set, err := d.lnd.newTxSet(n, cpt, size)
 		if err != nil {
 			for _, t := range n.txs {
-				t.pools.Close()
+				t.Close()
 			}
 			return errors.Join(fmt.Errorf("NI %v: transmit pool: %w", cfg.NID, err), d.releaseDevice(dev))
 		}
@@ -137,7 +134,7 @@ func (d *connd) reapNIs() {
 			continue
 		}
 		for _, t := range x.ni.txs {
-			t.pools.Close()
+			t.Close()
 		}
 		x.ni.dev.nets--
 		dev := x.ni.dev
@@ -206,22 +203,14 @@ func (d *device) held() bool {
 	return false
 }
 
-// txSet is the pool set of transmits of an NI on one CPT (spec o2iblnd 6.2).
-type txSet struct {
-	pools *pool.Set[*tx]
-}
-
-// newTxSet makes the set with its first pool.
-func newTxSet(l *LND, n *ni, cpt, size int) (*txSet, error) {
-	set := &txSet{}
-	create := func(size int) ([]*tx, error) { return l.newTxs(n, set, size) }
-	var err error
-	set.pools, err = pool.New(fmt.Sprintf("TX %v %d", n.nid, cpt), size, create, l.freeTxs, l.now())
-	return set, err
+// newTxSet makes the pool set of transmits of an NI on one CPT (spec o2iblnd 6.2).
+func (l *LND) newTxSet(n *ni, cpt, size int) (*pool.Set[*tx], error) {
+	create := func(size int) ([]*tx, error) { return l.newTxs(n, size) }
+	return pool.New(fmt.Sprintf("TX %v %d", n.nid, cpt), size, create, l.freeTxs, l.now())
 }
 
 // newTxs makes the transmits of one pool, with their message slots registered.
-func (l *LND) newTxs(n *ni, set *txSet, size int) ([]*tx, error) {
+func (l *LND) newTxs(n *ni, size int) ([]*tx, error) {
 	var txs []*tx
 	for left := size; left > 0; {
 		// Powers of two, so that nothing of a buffer is wasted.
@@ -241,7 +230,7 @@ func (l *LND) newTxs(n *ni, set *txSet, size int) ([]*tx, error) {
 			return nil, err
 		}
 		for i := range k {
-			t := &tx{set: set, dev: n.dev, key: mr.LKey(), slot: mem.Slice(i*wire.MsgSize, wire.MsgSize), done: true}
+			t := &tx{key: mr.LKey(), slot: mem.Slice(i*wire.MsgSize, wire.MsgSize), done: true}
 			if i == 0 {
 				t.mem = mem
 			}

@@ -40,12 +40,11 @@ type peer struct {
 
 // attempt is an active connect that is under way.
 type attempt struct {
-	peer     *peer
-	id       verbs.ID
-	conn     *conn // once there is one
-	started  time.Time
-	port     int // privileged source port that is tried, 0: any
-	resolved bool
+	peer    *peer
+	id      verbs.ID
+	conn    *conn // once there is one
+	started time.Time
+	port    int // privileged source port that is tried, 0: any
 }
 
 // alive notes a sign of life; schedulers call it for every message.

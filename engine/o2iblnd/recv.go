@@ -53,10 +53,10 @@ func (s *scheduler) received(c *conn, r *rx) {
 	kind, err := in.Unpack(r.buf[:r.nob])
 	if err != nil {
 		if errors.Is(err, wire.ErrCksum) {
-			s.lnd.count(c.ni, &c.ni.cksumErrors)
+			c.ni.cksumErrors.Add(1)
 			s.close(c, because(eIO, "message with a wrong checksum from %v: the two ends disagree on checksums (kernels of 2026 get them wrong for payload that travels apart from its header); set cksum=0 on both", c.peer.nid))
 		} else {
-			s.lnd.count(c.ni, &c.ni.unpackErrors)
+			c.ni.unpackErrors.Add(1)
 			s.close(c, because(eIO, "malformed message of %d bytes: %v", r.nob, err))
 		}
 		s.dropRx(c)

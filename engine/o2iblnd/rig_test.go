@@ -436,7 +436,6 @@ type tpConn struct {
 	version wire.Version
 	stamp   uint64 // of the node
 	base    int    // of its memory
-	got     []*wire.Msg
 	raw     [][]byte
 	wcs     []verbs.WC
 	slot    int
@@ -489,13 +488,6 @@ func (p *tp) accept(id verbs.ID, m *wire.Msg, edit func(*wire.Msg)) *tpConn {
 	p.r.must(id.Accept(verbs.ConnParam{Private: b[:], RetryCount: 1, RNRRetryCount: 1}))
 	p.event(verbs.EventEstablished)
 	return c
-}
-
-// answered makes the node connect by what it has to send, and accepts.
-func (p *tp) answered() *tpConn {
-	p.r.t.Helper()
-	id, m, _ := p.request()
-	return p.accept(id, m, nil)
 }
 
 // connreq is a sound CONNREQ to the node.

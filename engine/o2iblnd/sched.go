@@ -64,14 +64,13 @@ type deviceCQ struct {
 
 // op is one piece of work in a scheduler's inbox.
 type op struct {
-	kind   opKind
-	c      *conn
-	m      *Message
-	why    *reason
-	rx     *rx
-	est    *establishment
-	dq     deviceCQ
-	txSets []*txSet
+	kind opKind
+	c    *conn
+	m    *Message
+	why  *reason
+	rx   *rx
+	est  *establishment
+	dq   deviceCQ
 }
 
 type opKind uint8

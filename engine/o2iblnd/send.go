@@ -82,7 +82,7 @@ func (s *scheduler) encode(t *tx) {
 
 // allocTx takes a transmit for c out of its pool set.
 func (s *scheduler) allocTx(c *conn) (*tx, error) {
-	t, err := c.ni.txs[s.cpt].pools.Alloc(s.now)
+	t, err := c.ni.txs[s.cpt].Alloc(s.now)
 	if err != nil {
 		return nil, err
 	}
@@ -263,9 +263,9 @@ func (s *scheduler) txDone(t *tx) {
 	}
 	c := t.conn
 	t.done = true
-	t.conn, t.msg, t.status, t.health, t.timedOut = nil, nil, 0, HealthOK, false
+	t.conn, t.msg, t.status, t.health = nil, nil, 0, HealthOK
 	t.bounce, t.copyOut, t.sinkSize, t.writes = arena.Buffer{}, false, 0, t.writes[:0]
-	c.ni.txs[s.cpt].pools.Free(s.now, t)
+	c.ni.txs[s.cpt].Free(s.now, t)
 	if m != nil {
 		s.finalize(m, status, health)
 	}

@@ -102,7 +102,7 @@ func (l *LND) Snapshot() State {
 			CksumErrors: n.cksumErrors.Load(), UnpackErrors: n.unpackErrors.Load(),
 		})
 		for cpt, t := range n.txs {
-			st.Pools = append(st.Pools, PoolState{NI: n.nid, CPT: cpt, Kind: "tx", Stats: t.pools.Stats()})
+			st.Pools = append(st.Pools, PoolState{NI: n.nid, CPT: cpt, Kind: "tx", Stats: t.Stats()})
 		}
 	}
 	for _, v := range d.devices {

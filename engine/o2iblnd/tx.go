@@ -18,9 +18,7 @@ type tx struct {
 	pool.Node
 	idx uint32 // in txTable, and in work request ids
 	gen atomic.Uint32
-	set *txSet
-	dev *device // whose region covers slot
-	key uint32  // local key of slot
+	key uint32 // local key of slot
 
 	slot arena.Buffer
 	mem  arena.Buffer // what slot was cut from, in the first tx of a piece
@@ -33,7 +31,6 @@ type tx struct {
 	deadline time.Time
 	status   Errno
 	health   Health
-	timedOut bool
 	sending  int  // SENDs posted and not completed, 0..2
 	queued   bool // on one of the conn's four queues
 	waiting  bool // the peer must still answer

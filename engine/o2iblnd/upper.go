@@ -61,7 +61,6 @@ type Message struct {
 
 	Owner any // LNet's
 
-	next     *Message
 	deadline time.Time
 }
 

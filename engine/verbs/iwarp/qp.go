@@ -40,7 +40,6 @@ type sendOp struct {
 	built    bool   // its first FPDU is, or it was carried out
 	stag     uint32 // sink of a write or read response; key to invalidate of a send
 	to       uint64
-	msn      uint32
 	read     readRequest
 	bind     verbs.BindMWAttr
 	bad      verbs.WCStatus // fails with this when its turn comes
