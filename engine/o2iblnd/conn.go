@@ -78,6 +78,7 @@ type conn struct {
 	sending     bool      // checkSends is running
 	again       bool      // and must run once more
 	dirty       bool      // on sched.dirty: has something to post or to publish
+	unsettled   bool      // on sched.unsettled: its published counters are old
 	stalled     bool      // the head of txQueue waits for a credit
 	toPost      []*tx
 	toRecv      []uint16

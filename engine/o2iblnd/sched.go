@@ -325,7 +325,10 @@ func (s *scheduler) posting(c *conn) verbs.Posting {
 // posted takes in what the provider did with c's share. What it refused ends the conn.
 func (s *scheduler) posted(c *conn, p *verbs.Posting) {
 	c.dirty = false
-	s.unsettled = append(s.unsettled, c)
+	if !c.unsettled {
+		c.unsettled = true
+		s.unsettled = append(s.unsettled, c)
+	}
 	if p.Err == nil {
 		c.toRecv, c.toPost = c.toRecv[:0], c.toPost[:0]
 		return
@@ -357,6 +360,7 @@ func (s *scheduler) publish() {
 	s.published = s.now
 	for i, c := range s.unsettled {
 		c.publish()
+		c.unsettled = false
 		s.unsettled[i] = nil
 	}
 	s.unsettled = s.unsettled[:0]
