@@ -36,9 +36,11 @@ func New(v wire.Version, depth, highWater, concurrentSends int) Conn {
 
 // HighWater is the mark for a negotiated depth: of version 2 the tunable's share of it, of version 1 all
 // that a sender may use up; always in reach, so that a shallow connection cannot stall (spec o2iblnd 3.6).
+// A NOOP of version 1 is owed itself: with a mark of 1 two nodes would trade NOOPs without end, so that
+// version needs a depth of 3.
 func HighWater(v wire.Version, depth, hiw, peerCredits int) int {
 	if v == wire.Version1 {
-		return max(1, min(highWaterV1, depth-1))
+		return min(highWaterV1, max(2, depth-1))
 	}
 	return max(1, depth*hiw/max(peerCredits, 1))
 }

@@ -36,11 +36,11 @@ func (l *Local) depth(v wire.Version) uint16 {
 	return uint16(l.QueueDepth)
 }
 
-// leastDepth is the queue depth with which something can be sent at all: version 1 keeps one credit for
-// NOOPs.
+// leastDepth is the queue depth with which a connection can work: version 1 keeps one credit for NOOPs and
+// owes every NOOP (see credits.HighWater).
 func leastDepth(v wire.Version) uint16 {
 	if v == wire.Version1 {
-		return 2
+		return 3
 	}
 	return 1
 }
