@@ -259,6 +259,34 @@ func TestTwoNoopsAtMost(t *testing.T) {
 	}
 }
 
+// TestNeedlessNoopIsDropped: a NOOP that waited is judged again when its turn comes.
+func TestNeedlessNoopIsDropped(t *testing.T) {
+	for _, row := range []struct {
+		name      string
+		v         wire.Version
+		edit      func(*credits.Conn)
+		q         credits.Queues
+		keepalive bool
+		want      bool
+	}{
+		{"still needed", wire.Version2, func(*credits.Conn) {}, credits.Queues{}, false, false},
+		{"an answer follows", wire.Version2, func(*credits.Conn) {}, credits.Queues{Nocred: true}, false, true},
+		{"a message follows", wire.Version2, func(*credits.Conn) {}, credits.Queues{Tx: true}, false, true},
+		{"the credits went with another message", wire.Version2, func(c *credits.Conn) { c.Outstanding = 0 }, credits.Queues{}, false, true},
+		{"for the keepalive", wire.Version2, func(c *credits.Conn) { c.Outstanding = 0 }, credits.Queues{}, true, false},
+		{"two are under way", wire.Version2, func(c *credits.Conn) { c.SendsPosted, c.NoopsPosted = 2, 2 }, credits.Queues{}, false, true},
+		{"version 1 has no such limit", wire.Version1, func(c *credits.Conn) { c.SendsPosted, c.NoopsPosted = 2, 2 }, credits.Queues{}, false, false},
+		{"version 1, another NOOP is queued", wire.Version1, func(*credits.Conn) {}, credits.Queues{Noops: true}, false, true},
+	} {
+		c := credits.New(row.v, 8, 7, 16)
+		c.Outstanding = 7
+		row.edit(&c)
+		if got := c.DropNoop(row.q, row.keepalive); got != row.want {
+			t.Errorf("%s: %v", row.name, got)
+		}
+	}
+}
+
 // TestCheckNamesTheBrokenBound tries each counter just outside its bounds.
 func TestCheckNamesTheBrokenBound(t *testing.T) {
 	for _, row := range []struct {
