@@ -326,11 +326,9 @@ func (d *connd) peersOf(n *ni, nid wire.NID) []*peer {
 func (d *connd) delPeer(p *peer, why *reason) {
 	waiting := p.txq
 	p.setQueue(nil)
-	conns := p.conns
-	if len(conns) == 0 {
-		d.unlink(p)
-	}
-	for _, c := range conns {
+	// At once, not with its last connection: one that is being accepted would keep it.
+	d.unlink(p)
+	for _, c := range p.conns {
 		c.sched.submit(op{kind: opClose, c: c, why: why})
 	}
 	for _, a := range append([]*attempt(nil), p.attempts...) {
