@@ -223,6 +223,25 @@ func TestFirstPoolComesFirst(t *testing.T) {
 	}
 }
 
+// TestUseMovesTheDeadline: an extra pool's time starts again with each node that is taken from it.
+func TestUseMovesTheDeadline(t *testing.T) {
+	s, _ := newSet(t, 1)
+	only, extra := take(t, s, t0), take(t, s, t0)
+	s.Free(t0, extra)
+	later := t0.Add(200 * time.Second)
+	s.Free(later, take(t, s, later))
+	if st := s.Stats(); !st.Deadline.Equal(t0.Add(500 * time.Second)) {
+		t.Errorf("%+v", st)
+	}
+	s.Free(t0.Add(499*time.Second), only)
+	if st := s.Stats(); st.Pools != 2 {
+		t.Errorf("used 299 s ago, and gone: %+v", st)
+	}
+	if pool.TxPool != 256 || pool.Deadline != 300*time.Second || pool.Retry != time.Second {
+		t.Error("not the figures of spec o2iblnd 6")
+	}
+}
+
 func TestFailDestroysUnusedPools(t *testing.T) {
 	s, m := newSet(t, 2)
 	a := take(t, s, t0)
