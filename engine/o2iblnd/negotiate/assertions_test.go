@@ -273,10 +273,13 @@ func TestT12_23To25Race(t *testing.T) {
 			}
 		}
 	})
-	// A new life is told so, race or not.
 	m := wire.Msg{Header: wire.Header{Version: wire.Version2, SrcNID: low, SrcStamp: 6}}
 	l := local()
 	l.NID = high
+	if d := negotiate.Decide(&m, l, negotiate.PeerView{Known: true, Version: wire.Version2, Incarnation: 6}, false); d != negotiate.Accept {
+		t.Errorf("a lower NID, but we are not connecting: %v", d)
+	}
+	// A new life is told so, race or not.
 	if d := negotiate.Decide(&m, l, negotiate.PeerView{Known: true, Version: wire.Version2, Incarnation: 5, Connecting: true}, false); d != negotiate.RefuseStale {
 		t.Errorf("stale and racing: %v", d)
 	}
@@ -300,6 +303,9 @@ func TestT12_27And28BadAck(t *testing.T) {
 	// The order of the checks: a violation is not called stale.
 	if err := ack(func(m *wire.Msg) { m.DstStamp, m.Params.MaxFrags = 78, 257 }); err == nil || errors.Is(err, negotiate.ErrStale) {
 		t.Errorf("both wrong: %v", err)
+	}
+	if err := ack(func(m *wire.Msg) { m.Params.MaxFrags = 0 }); err == nil {
+		t.Error("a CONNACK with 0 fragments was accepted")
 	}
 	var m wire.Msg
 	if err := negotiate.Ack(&m, nil, local(), high, wire.Version2, offered); !errors.Is(err, wire.ErrShort) {
