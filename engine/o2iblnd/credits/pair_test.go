@@ -375,7 +375,7 @@ func TestNoDeadlockAtAnyDepth(t *testing.T) {
 		t.Helper()
 		p := newPair(v, depth, [2]int{highWater, highWater}, [2]int{sends, sends})
 		rnd := rand.New(rand.NewPCG(uint64(depth), uint64(highWater)))
-		for range 3*depth + 5 {
+		for range 2*depth + 3 {
 			for _, n := range p.nodes {
 				n.send(kinds[rnd.IntN(len(kinds))])
 			}
@@ -386,10 +386,8 @@ func TestNoDeadlockAtAnyDepth(t *testing.T) {
 	}
 	for name, order := range orders {
 		for depth := 1; depth <= 255; depth++ {
-			for _, hw := range []int{1, credits.HighWater(wire.Version2, depth, 254, 255)} {
-				try(name, wire.Version2, depth, hw, max(4, depth/2), order)
-				try(name, wire.Version2, depth, hw, max(8, 2*depth), order)
-			}
+			try(name, wire.Version2, depth, 1, max(8, 2*depth), order)
+			try(name, wire.Version2, depth, credits.HighWater(wire.Version2, depth, 254, 255), max(4, depth/2), order)
 		}
 		for depth := 3; depth <= 8; depth++ {
 			for _, sends := range []int{4, 16} {
