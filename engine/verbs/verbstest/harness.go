@@ -1,11 +1,16 @@
-// Package verbstest is the conformance suite that every provider of engine/verbs must pass: set-up with
-// private data, rejects, sends, RDMA writes, access rights, errors and flushes, disconnects, vanished
-// peers. It uses the seam alone. What a device may do differently it says in its Caps, and the suite then
-// expects that.
+// Package verbstest is the conformance suite that every provider of engine/verbs must pass (spec o2iblnd,
+// appendix C): set-up with private data, rejects, sends, RDMA writes, access rights, errors and flushes,
+// disconnects, vanished peers. It uses the seam alone. What a device may do differently it says in its
+// Caps, and the suite then expects that.
+//
+// Besides what each test looks at, the harness keeps books in all of them: every receive and every
+// signalled send completes exactly once, an unsignalled send at most once, a closed id has no events, and
+// no goroutine is left behind.
 package verbstest
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -19,9 +24,12 @@ import (
 type Env struct {
 	// New gives two providers that reach each other at these addresses.
 	New func(t *testing.T) (client, server Node)
-	// Pump advances a provider that only moves when it is stepped; nil where it runs by itself. False: there
-	// is nothing to do.
+	// Pump advances a provider that only moves when it is stepped, time included; nil where it runs by
+	// itself. False: there is nothing to do.
 	Pump func() bool
+	// Nowhere is an address that the client's node tries and gets no answer from, within Patience; the zero
+	// value where that cannot be had.
+	Nowhere netip.AddrPort
 	// Vanish makes the server's node disappear without a word; nil where that cannot be done.
 	Vanish func()
 	// Patience bounds every wait.
@@ -48,14 +56,29 @@ type side struct {
 	cq     verbs.CQ
 	mem    []byte
 	mr     verbs.MR
-	events []verbs.Event
-	wcs    []verbs.WC
 	attr   verbs.QPAttr
+	events []verbs.Event // not taken yet
+	wcs    []verbs.WC
+	deaf   bool              // events are left where they are
+	closed map[verbs.ID]bool // must have no events
+	books  map[uint32]*book  // by queue pair number
+}
+
+// book is what a queue pair was given and what came back.
+type book struct{ recvs, signaled, unsignaled, recvd, sent int }
+
+func (s *side) book(qp uint32) *book {
+	b := s.books[qp]
+	if b == nil {
+		b = &book{}
+		s.books[qp] = b
+	}
+	return b
 }
 
 func newSide(t *testing.T, env *Env, n Node) *side {
 	t.Helper()
-	s := &side{t: t, env: env, node: n}
+	s := &side{t: t, env: env, node: n, closed: make(map[verbs.ID]bool), books: make(map[uint32]*book)}
 	var err error
 	s.w, err = n.Provider.NewWaiter()
 	s.must(err)
@@ -139,21 +162,53 @@ func (s *side) wait(what string, ok func() bool) {
 
 // poll takes in what is there and says whether there was anything.
 func (s *side) poll() bool {
-	var evs [16]verbs.Event
-	n, err := s.cm.Poll(evs[:])
-	s.must(err)
-	for _, ev := range evs[:n] {
-		ev.Private = append([]byte(nil), ev.Private...)
-		s.events = append(s.events, ev)
-	}
-	k := 0
-	if s.cq != nil {
-		var wcs [64]verbs.WC
-		k, err = s.cq.Poll(wcs[:])
+	s.t.Helper()
+	n := 0
+	if !s.deaf {
+		var evs [16]verbs.Event
+		var err error
+		n, err = s.cm.Poll(evs[:])
 		s.must(err)
-		s.wcs = append(s.wcs, wcs[:k]...)
+		for _, ev := range evs[:n] {
+			if s.closed[ev.ID] {
+				s.t.Fatalf("event of a closed id: %v", ev.Type)
+			}
+			ev.Private = append([]byte(nil), ev.Private...)
+			s.events = append(s.events, ev)
+		}
 	}
-	return n+k > 0
+	if s.cq == nil {
+		return n > 0
+	}
+	return s.reap(s.cq) || n > 0
+}
+
+// reap takes the completions of a queue.
+func (s *side) reap(cq verbs.CQ) bool {
+	s.t.Helper()
+	var wcs [64]verbs.WC
+	k, err := cq.Poll(wcs[:])
+	s.must(err)
+	for _, wc := range wcs[:k] {
+		if b := s.book(wc.QPNum); wc.Op == verbs.OpRecv {
+			b.recvd++
+		} else {
+			b.sent++
+		}
+	}
+	s.wcs = append(s.wcs, wcs[:k]...)
+	return k > 0
+}
+
+// settle runs a stepped provider until nothing moves, and takes in what is there.
+func (s *side) settle() {
+	s.t.Helper()
+	if s.env.Pump != nil {
+		for s.env.Pump() {
+		}
+	}
+	for s.poll() {
+	}
 }
 
 // event waits for the next event of a type for id (any with nil) and takes it; others stay.
@@ -181,7 +236,7 @@ func (s *side) event(id verbs.ID, types ...verbs.EventType) verbs.Event {
 // noEvent says that no event of a type is there for id.
 func (s *side) noEvent(id verbs.ID, typ verbs.EventType) {
 	s.t.Helper()
-	s.poll()
+	s.settle()
 	for _, ev := range s.events {
 		if ev.ID == id && ev.Type == typ {
 			s.t.Fatalf("unexpected %v", typ)
@@ -248,7 +303,21 @@ type end struct {
 func (e *end) post(recvs []verbs.RecvWR, sends ...verbs.SendWR) verbs.Posting {
 	batch := []verbs.Posting{{QP: e.qp, Recvs: recvs, Sends: sends}}
 	e.dev.Post(batch)
+	e.enter(&batch[0])
 	return batch[0]
+}
+
+// enter puts what a posting took into the books.
+func (s *side) enter(p *verbs.Posting) {
+	b := s.book(p.QP.Num())
+	b.recvs += p.NRecvs
+	for _, wr := range p.Sends[:p.NSends] {
+		if wr.Signaled {
+			b.signaled++
+		} else {
+			b.unsignaled++
+		}
+	}
 }
 
 func (e *end) mustPost(recvs []verbs.RecvWR, sends ...verbs.SendWR) {
@@ -259,16 +328,22 @@ func (e *end) mustPost(recvs []verbs.RecvWR, sends ...verbs.SendWR) {
 	}
 }
 
-// shut ends the connection's side: error, flush, close.
+// shut ends the connection's side: error, drain, close. The books must balance.
 func (e *end) shut() {
 	e.t.Helper()
 	e.must(e.qp.ToError())
-	if e.env.Pump != nil {
-		for e.env.Pump() {
-		}
+	e.settle()
+	own := e.qp.Num()
+	b := e.book(own)
+	e.wait("the queue pair to drain", func() bool { return b.recvd >= b.recvs && b.sent >= b.signaled })
+	if b.recvd != b.recvs || b.sent > b.signaled+b.unsignaled {
+		e.t.Fatalf("completions do not match what was posted: %+v", *b)
 	}
 	e.must(e.qp.Close())
 	e.must(e.id.Close())
+	e.closed[e.id] = true
+	e.events = slices.DeleteFunc(e.events, func(ev verbs.Event) bool { return ev.ID == e.id })
+	e.wcs = slices.DeleteFunc(e.wcs, func(wc verbs.WC) bool { return wc.QPNum == own })
 }
 
 // world is a listener and its two nodes.
@@ -312,29 +387,40 @@ func (w *world) resolve(at netip.AddrPort) verbs.ID {
 	return id
 }
 
-func param(private []byte) verbs.ConnParam {
-	return verbs.ConnParam{Private: private, FlowControl: true, RetryCount: 1, RNRRetryCount: 1}
-}
-
-// connect makes a connection; before runs on both ends with their queue pairs made and nothing connected.
-func (w *world) connect(before func(c, s *end)) (c, s *end) {
+// client makes a client's end that is ready to connect to at.
+func (w *world) client(at netip.AddrPort) *end {
 	w.t.Helper()
-	c = &end{side: w.a, id: w.resolve(w.port)}
+	c := &end{side: w.a, id: w.resolve(at)}
 	var err error
 	c.qp, err = c.id.CreateQP(w.a.attr)
 	w.a.must(err)
-	w.a.must(c.id.Connect(param(pattern(56, 1))))
-	req := w.b.event(nil, verbs.EventConnectRequest)
-	s = &end{side: w.b, id: req.ID}
+	return c
+}
+
+// server makes the server's end of a request.
+func (w *world) server(req verbs.Event) *end {
+	w.t.Helper()
+	s := &end{side: w.b, id: req.ID}
+	var err error
 	s.qp, err = s.id.CreateQP(w.b.attr)
 	w.b.must(err)
-	if before != nil {
-		before(c, s)
-	}
+	return s
+}
+
+// connect makes a connection.
+func (w *world) connect() (c, s *end) {
+	w.t.Helper()
+	c = w.client(w.port)
+	w.a.must(c.id.Connect(param(pattern(56, 1))))
+	s = w.server(w.b.event(nil, verbs.EventConnectRequest))
 	w.b.must(s.id.Accept(param(pattern(56, 2))))
 	w.a.event(c.id, verbs.EventEstablished)
 	w.b.event(s.id, verbs.EventEstablished)
 	return c, s
+}
+
+func param(private []byte) verbs.ConnParam {
+	return verbs.ConnParam{Private: private, FlowControl: true, RetryCount: 1, RNRRetryCount: 1}
 }
 
 func pattern(n, seed int) []byte {

@@ -36,19 +36,19 @@ func refused(t *testing.T, c, s *end, key uint32, addr uint64, n int) {
 }
 
 func badRemoteKey(t *testing.T, w *world) {
-	c, s := w.connect(nil)
+	c, s := w.connect()
 	refused(t, c, s, s.mr.RKey()^0x5a00, s.addr(0), 100)
 }
 
 func outOfBounds(t *testing.T, w *world) {
-	c, s := w.connect(nil)
+	c, s := w.connect()
 	refused(t, c, s, s.mr.RKey(), s.addr(slabSize-50), 100)
-	c, s = w.connect(nil)
+	c, s = w.connect()
 	refused(t, c, s, s.mr.RKey(), s.addr(0)-1, 100)
 }
 
 func noRight(t *testing.T, w *world) {
-	c, s := w.connect(nil)
+	c, s := w.connect()
 	mr, err := s.pd.RegMR(s.at(1<<20, 4096), verbs.LocalWrite)
 	s.must(err)
 	copy(s.at(1<<20, 100), pattern(100, 1))
@@ -60,13 +60,23 @@ func noRight(t *testing.T, w *world) {
 }
 
 func badLocalKey(t *testing.T, w *world) {
-	c, s := w.connect(nil)
+	badLocal(t, w, func(e *verbs.SGE) { e.LKey ^= 0x7700 })
+}
+
+func badLocalAddress(t *testing.T, w *world) {
+	badLocal(t, w, func(e *verbs.SGE) { e.Addr += slabSize - 50 })
+}
+
+// badLocal posts a send of memory that is not registered so; a provider may refuse it at once.
+func badLocal(t *testing.T, w *world, spoil func(*verbs.SGE)) {
+	c, s := w.connect()
 	wr := c.send(1, 0, 100)
-	wr.SGE[0].LKey ^= 0x7700
+	spoil(&wr.SGE[0])
 	if p := c.post(nil, wr); p.Err == nil {
 		if wc := c.completion(1); wc.Status != verbs.WCLocalAccess {
-			t.Fatalf("send with a wrong local key: %+v", wc)
+			t.Fatalf("send: %+v", wc)
 		}
+		w.a.event(c.id, verbs.EventDisconnected)
 		w.b.event(s.id, verbs.EventDisconnected)
 	}
 	c.shut()
@@ -74,12 +84,23 @@ func badLocalKey(t *testing.T, w *world) {
 }
 
 func foreignKey(t *testing.T, w *world) {
-	c, s := w.connect(nil)
+	c, s := w.connect()
 	refused(t, c, s, c.mr.RKey(), c.addr(0), 100)
 }
 
+func foreignDomain(t *testing.T, w *world) {
+	c, s := w.connect()
+	pd, err := s.dev.AllocPD()
+	s.must(err)
+	mr, err := pd.RegMR(s.at(1<<20, 4096), verbs.LocalWrite|verbs.RemoteWrite)
+	s.must(err)
+	refused(t, c, s, mr.RKey(), s.addr(1<<20), 100)
+	s.must(mr.Close())
+	s.must(pd.Close())
+}
+
 func staleKey(t *testing.T, w *world) {
-	c, s := w.connect(nil)
+	c, s := w.connect()
 	mr, err := s.pd.RegMR(s.at(1<<20, 4096), verbs.LocalWrite|verbs.RemoteWrite)
 	s.must(err)
 	key := mr.RKey()
@@ -94,26 +115,47 @@ func staleKey(t *testing.T, w *world) {
 	s.must(again.Close())
 }
 
-func window(t *testing.T, w *world) {
-	c, s := w.connect(nil)
+// windowed makes a window for s, or says that its device has none.
+func windowed(t *testing.T, s *end) (verbs.MW, bool) {
+	t.Helper()
 	mw, err := s.pd.AllocMW()
-	if !w.b.dev.Info().Caps.MemoryWindow {
+	if !s.dev.Info().Caps.MemoryWindow {
 		if !errors.Is(err, verbs.ErrUnsupported) {
 			t.Fatalf("a window on a device without: %v", err)
 		}
+		return nil, false
+	}
+	s.must(err)
+	return mw, true
+}
+
+// bind makes a window of the 4096 bytes at 1 MiB of the slab, and gives its key.
+func (s *end) bind(mw verbs.MW) uint32 {
+	s.t.Helper()
+	key := mw.RKey()
+	s.mustPost(nil, verbs.SendWR{ID: 70, Op: verbs.OpBindMW, Signaled: true,
+		Bind: verbs.BindMWAttr{MW: mw, MR: s.mr, Addr: s.addr(1 << 20), Length: 4096, Access: verbs.RemoteWrite}})
+	if wc := s.completion(70); wc.Status != verbs.WCSuccess || wc.Op != verbs.OpBindMW {
+		s.t.Fatalf("bind: %+v", wc)
+	}
+	return key
+}
+
+func (s *end) invalidate(key uint32) {
+	s.t.Helper()
+	s.mustPost(nil, verbs.SendWR{ID: 71, Op: verbs.OpLocalInv, Signaled: true, RKey: key})
+	if wc := s.completion(71); wc.Status != verbs.WCSuccess || wc.Op != verbs.OpLocalInv {
+		s.t.Fatalf("invalidate: %+v", wc)
+	}
+}
+
+func window(t *testing.T, w *world) {
+	c, s := w.connect()
+	mw, ok := windowed(t, s)
+	if !ok {
 		c.shut()
 		s.shut()
 		return
-	}
-	s.must(err)
-	bind := func(id uint64) uint32 {
-		key := mw.RKey()
-		s.mustPost(nil, verbs.SendWR{ID: id, Op: verbs.OpBindMW, Signaled: true,
-			Bind: verbs.BindMWAttr{MW: mw, MR: s.mr, Addr: s.addr(1 << 20), Length: 4096, Access: verbs.RemoteWrite}})
-		if wc := s.completion(id); wc.Status != verbs.WCSuccess {
-			t.Fatalf("bind: %+v", wc)
-		}
-		return key
 	}
 	write := func(key uint32) {
 		s.mustPost([]verbs.RecvWR{s.recv(11, 0, 64)})
@@ -126,53 +168,79 @@ func window(t *testing.T, w *world) {
 		c.completion(13)
 	}
 	copy(c.at(0, 4096), pattern(4096, 6))
-	key := bind(10)
+	key := s.bind(mw)
 	write(key)
 	if !bytes.Equal(s.at(1<<20, 4096), pattern(4096, 6)) {
 		t.Fatal("the data differs")
 	}
-	s.mustPost(nil, verbs.SendWR{ID: 14, Op: verbs.OpLocalInv, Signaled: true, RKey: key})
-	if wc := s.completion(14); wc.Status != verbs.WCSuccess {
-		t.Fatalf("invalidate: %+v", wc)
-	}
-	next := bind(15)
+	s.invalidate(key)
+	next := s.bind(mw)
 	if next == key {
 		t.Fatal("the next bind has the same key")
 	}
 	write(next)
-	s.mustPost(nil, verbs.SendWR{ID: 16, Op: verbs.OpLocalInv, Signaled: true, RKey: next})
-	s.completion(16)
+	s.invalidate(next)
 	refused(t, c, s, next, s.addr(1<<20), 100)
-	c, s = w.connect(nil)
-	key = func() uint32 {
-		key := mw.RKey()
-		s.mustPost(nil, verbs.SendWR{ID: 17, Op: verbs.OpBindMW, Signaled: true,
-			Bind: verbs.BindMWAttr{MW: mw, MR: s.mr, Addr: s.addr(1 << 20), Length: 4096, Access: verbs.RemoteWrite}})
-		s.completion(17)
-		return key
-	}()
+
+	// Out of the window, though still in the region.
+	c, s = w.connect()
+	key = s.bind(mw)
 	refused(t, c, s, key, s.addr(1<<20)+1, 4096)
 	s.must(mw.Close())
 }
 
+// foreignWindow writes through a window that is bound on another connection.
+func foreignWindow(t *testing.T, w *world) {
+	c, s := w.connect()
+	d, u := w.connect()
+	if mw, ok := windowed(t, s); ok {
+		refused(t, d, u, s.bind(mw), s.addr(1<<20), 100)
+		s.must(mw.Close())
+	} else {
+		d.shut()
+		u.shut()
+	}
+	c.shut()
+	s.shut()
+}
+
+func windowForbidden(t *testing.T, w *world) {
+	c, s := w.connect()
+	if mw, ok := windowed(t, s); ok {
+		mr, err := s.pd.RegMR(s.at(1<<20, 4096), verbs.LocalWrite|verbs.RemoteWrite)
+		s.must(err)
+		p := s.post(nil, verbs.SendWR{ID: 1, Op: verbs.OpBindMW, Signaled: true,
+			Bind: verbs.BindMWAttr{MW: mw, MR: mr, Addr: s.addr(1 << 20), Length: 4096, Access: verbs.RemoteWrite}})
+		if p.Err == nil {
+			if wc := s.completion(1); wc.Status != verbs.WCBindError {
+				t.Fatalf("bind: %+v", wc)
+			}
+			w.a.event(c.id, verbs.EventDisconnected)
+		}
+		s.must(mw.Close())
+		s.must(mr.Close())
+	}
+	c.shut()
+	s.shut()
+}
+
 func sendInvalidate(t *testing.T, w *world) {
-	c, s := w.connect(nil)
-	caps := w.b.dev.Info().Caps
-	if !caps.MemoryWindow || !caps.SendInv {
+	c, s := w.connect()
+	if !s.dev.Info().Caps.SendInv {
 		c.shut()
 		s.shut()
 		return
 	}
-	mw, err := s.pd.AllocMW()
-	s.must(err)
-	key := mw.RKey()
-	s.mustPost([]verbs.RecvWR{s.recv(2, 0, 64)}, verbs.SendWR{ID: 1, Op: verbs.OpBindMW, Signaled: true,
-		Bind: verbs.BindMWAttr{MW: mw, MR: s.mr, Addr: s.addr(1 << 20), Length: 4096, Access: verbs.RemoteWrite}})
-	s.completion(1)
+	mw, ok := windowed(t, s)
+	if !ok {
+		t.Fatal("a device without windows says that it can invalidate them")
+	}
+	key := s.bind(mw)
+	s.mustPost([]verbs.RecvWR{s.recv(2, 0, 64)})
 	wr := c.send(3, 0, 20)
 	wr.Op, wr.RKey = verbs.OpSendInv, key
 	c.mustPost(nil, wr)
-	if wc := s.completion(2); wc.Status != verbs.WCSuccess || wc.InvKey != key {
+	if wc := s.completion(2); wc.Status != verbs.WCSuccess || wc.InvKey != key || wc.ByteLen != 20 {
 		t.Fatalf("receive of a send with invalidate: %+v, key %#x", wc, key)
 	}
 	c.completion(3)
@@ -181,7 +249,7 @@ func sendInvalidate(t *testing.T, w *world) {
 }
 
 func read(t *testing.T, w *world) {
-	c, s := w.connect(nil)
+	c, s := w.connect()
 	if w.b.dev.Info().Caps.Read {
 		const n = 200000
 		copy(s.at(1<<20, n), pattern(n, 3))
@@ -191,6 +259,30 @@ func read(t *testing.T, w *world) {
 		if wc := c.completion(1); wc.Status != verbs.WCSuccess || !bytes.Equal(c.at(0, n), pattern(n, 3)) {
 			t.Fatalf("read: %+v", wc)
 		}
+	}
+	c.shut()
+	s.shut()
+}
+
+func readForbidden(t *testing.T, w *world) {
+	c, s := w.connect()
+	if w.b.dev.Info().Caps.Read {
+		mr, err := s.pd.RegMR(s.at(1<<20, 4096), verbs.LocalWrite|verbs.RemoteWrite)
+		s.must(err)
+		clear(c.at(0, 100))
+		copy(s.at(1<<20, 100), pattern(100, 3))
+		wr := verbs.SendWR{ID: 1, Op: verbs.OpRead, Signaled: true, NSGE: 1, RemoteAddr: s.addr(1 << 20), RKey: mr.RKey()}
+		wr.SGE[0] = c.sge(0, 100)
+		c.mustPost(nil, wr)
+		if wc := c.completion(1); wc.Status == verbs.WCSuccess || c.dev.Info().Caps.RemoteAck && wc.Status != verbs.WCRemoteAccess {
+			t.Fatalf("read: %+v", wc)
+		}
+		if len(bytes.Trim(c.at(0, 100), "\x00")) != 0 {
+			t.Fatal("it was read all the same")
+		}
+		w.a.event(c.id, verbs.EventDisconnected)
+		w.b.event(s.id, verbs.EventDisconnected)
+		s.must(mr.Close())
 	}
 	c.shut()
 	s.shut()
