@@ -1,20 +1,23 @@
 package mem
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"o2ibd/engine/verbs"
-	"o2ibd/engine/verbs/soft"
+)
+
+const (
+	foreverRNR = 7                      // retries without end
+	rnrTick    = 200 * time.Millisecond // one retry, where the fabric is not stepped
 )
 
 type qpState uint8
 
 const (
-	qpIdle qpState = iota
-	qpReady
-	qpError
+	qpIdle  qpState = iota // made, not connected: receives may be posted
+	qpReady                // connected
+	qpError                // everything completes as flushed
 )
 
 // opDisconnect is a disconnect in its place among the sends.
@@ -22,63 +25,99 @@ const opDisconnect = verbs.OpRecv
 
 // qp implements verbs.QP; fabric.mu guards it. Its send queue is a lane.
 type qp struct {
-	id     *id
-	pd     *pd
-	cq     *soft.CQ
-	attr   verbs.QPAttr
-	num    uint32
-	peer   *qp
+	moves
+	id   *id
+	pd   *pd
+	attr verbs.QPAttr
+	num  uint32
+
+	peer   *qp // once connected
 	state  qpState
 	closed bool
-	sends  queue[verbs.SendWR]
-	recvs  queue[verbs.RecvWR]
-	nsend  int
-	rnr    int // attempts left for the send at the head
-	waits  bool
-	timer  *time.Timer
-	rtu    bool // the passive side was told
+	told   bool  // its owner knows that it is connected
+	ending bool  // the peer has ended, which is still to be heard of
+	why    error // of ending
+
+	sends queue[verbs.SendWR]
+	recvs queue[verbs.RecvWR]
+	nsend int // posted requests among sends
+	sent  completions
+	recvd completions
+
+	waits     bool // the send at the head found no receive
+	counts    bool // and its retries are counted: those left, or the timer
+	rnr       int
+	timer     *time.Timer
+	inWaiting bool // of the fabric
 }
 
-// queue is a FIFO that allocates only to grow.
-type queue[T any] struct {
-	ring []T
-	head int
-	n    int
+// completions are those of one of a queue pair's two queues, on their way to the completion queue: a lane.
+type completions struct {
+	moves
+	q      *qp
+	cq     *cq
+	coming queue[verbs.WC]
 }
 
-func (q *queue[T]) push(v T) {
-	if q.n == len(q.ring) {
-		bigger := make([]T, max(8, 2*len(q.ring)))
-		for i := range q.n {
-			bigger[i] = q.ring[(q.head+i)%len(q.ring)]
-		}
-		q.ring, q.head = bigger, 0
+func (c *completions) add(wc verbs.WC) {
+	wc.QPNum = c.q.num
+	if !c.q.id.n.f.opt.Stepped {
+		c.cq.Add(wc)
+		return
 	}
-	q.ring[(q.head+q.n)%len(q.ring)] = v
-	q.n++
+	c.coming.push(wc)
+	c.q.id.n.f.kick(c)
 }
 
-func (q *queue[T]) first() *T { return &q.ring[q.head] }
+func (c *completions) ready() bool { return c.coming.n > 0 && !c.q.closed }
 
-func (q *queue[T]) pop() {
-	var zero T
-	q.ring[q.head] = zero
-	q.head = (q.head + 1) % len(q.ring)
-	q.n--
+func (c *completions) step() {
+	wc := *c.coming.first()
+	c.coming.pop()
+	c.cq.Add(wc)
+	c.q.id.n.f.trace("qp %d completes %v %d: %v", wc.QPNum, wc.Op, wc.ID, wc.Status)
+}
+
+func newQP(i *id, p *pd, c *cq, attr verbs.QPAttr) *qp {
+	q := &qp{id: i, pd: p, attr: attr, num: i.n.f.qpNum}
+	q.sent.q, q.sent.cq = q, c
+	q.recvd.q, q.recvd.cq = q, c
+	return q
 }
 
 func (q *qp) Num() uint32 { return q.num }
 
+// ToError implements verbs.QP. The peer finds out by its connection manager.
+func (q *qp) ToError() error {
+	q.id.n.f.mu.Lock()
+	defer q.id.n.f.mu.Unlock()
+	q.fail(verbs.WCFlushed, nil)
+	return nil
+}
+
+// Close implements verbs.QP. Completions that are still on their way are lost, as a queue pair's are that
+// is not drained.
+func (q *qp) Close() error {
+	q.id.n.f.mu.Lock()
+	defer q.id.n.f.mu.Unlock()
+	q.fail(verbs.WCFlushed, nil)
+	q.closed = true
+	return nil
+}
+
+// postRecvs takes receives up to the first that cannot be.
 func (q *qp) postRecvs(wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
-		if q.recvs.n >= q.attr.MaxRecvWR {
+		switch {
+		case q.recvs.n >= q.attr.MaxRecvWR:
 			return i, fmt.Errorf("receive queue of %d: %w", q.attr.MaxRecvWR, verbs.ErrQueueFull)
+		case int(wrs[i].NSGE) > min(q.attr.MaxRecvSGE, verbs.MaxSGE):
+			return i, fmt.Errorf("receive of %d elements: at most %d", wrs[i].NSGE, q.attr.MaxRecvSGE)
+		case q.state == qpError:
+			q.recvd.add(verbs.WC{ID: wrs[i].ID, Op: verbs.OpRecv, Status: verbs.WCFlushed})
+		default:
+			q.recvs.push(wrs[i])
 		}
-		if q.state == qpError {
-			q.cq.Add(verbs.WC{ID: wrs[i].ID, Op: verbs.OpRecv, Status: verbs.WCFlushed, QPNum: q.num})
-			continue
-		}
-		q.recvs.push(wrs[i])
 	}
 	if p := q.peer; p != nil && p.waits && q.recvs.n > 0 {
 		p.waits = false
@@ -87,72 +126,72 @@ func (q *qp) postRecvs(wrs []verbs.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-func (q *qp) postSends(wrs []verbs.SendWR) (int, error) {
-	for i := range wrs {
+// postSends takes a chain up to the first that cannot be, and carries it out where the fabric is not
+// stepped.
+func (q *qp) postSends(wrs []verbs.SendWR) (n int, err error) {
+	for n = range wrs {
 		switch {
 		case q.state == qpIdle:
-			return i, fmt.Errorf("send on a queue pair that is not connected: %w", verbs.ErrState)
+			err = fmt.Errorf("send on a queue pair that is not connected: %w", verbs.ErrState)
 		case q.nsend >= q.attr.MaxSendWR:
-			return i, fmt.Errorf("send queue of %d: %w", q.attr.MaxSendWR, verbs.ErrQueueFull)
+			err = fmt.Errorf("send queue of %d: %w", q.attr.MaxSendWR, verbs.ErrQueueFull)
+		case int(wrs[n].NSGE) > min(q.attr.MaxSendSGE, verbs.MaxSGE):
+			err = fmt.Errorf("send of %d elements: at most %d", wrs[n].NSGE, q.attr.MaxSendSGE)
+		case wrs[n].Op >= opDisconnect:
+			err = fmt.Errorf("%v is not a send request: %w", wrs[n].Op, verbs.ErrUnsupported)
 		case q.state == qpError:
-			q.cq.Add(verbs.WC{ID: wrs[i].ID, Op: wrs[i].Op, Status: verbs.WCFlushed, QPNum: q.num})
-			continue
+			q.sent.add(verbs.WC{ID: wrs[n].ID, Op: wrs[n].Op, Status: verbs.WCFlushed})
+		default:
+			q.nsend++
+			q.sends.push(wrs[n])
 		}
-		q.nsend++
-		q.sends.push(wrs[i])
-		if q.sends.n == 1 {
-			q.rnr = q.retries()
+		if err != nil {
+			q.id.n.f.kick(q)
+			return n, err
 		}
 	}
 	q.id.n.f.kick(q)
 	return len(wrs), nil
 }
 
-func (q *qp) retries() int { return int(q.id.param.RNRRetryCount) }
-
-func (q *qp) ready() bool { return q.state == qpReady && q.sends.n > 0 && !q.waits }
-
-func (q *qp) dead() bool { return q.closed }
+// ready implements lane.
+func (q *qp) ready() bool {
+	return q.state == qpReady && (q.ending || q.sends.n > 0 && !q.waits)
+}
 
 // step carries out the request at the head.
-func (q *qp) step() string {
-	wr := q.sends.first()
-	what := ""
-	if q.id.n.f.opt.Trace != nil {
-		what = fmt.Sprintf("qp %d %v %d", q.num, wr.Op, wr.ID)
+func (q *qp) step() {
+	f := q.id.n.f
+	if q.ending {
+		f.trace("qp %d hears that its peer has ended", q.num)
+		q.fail(verbs.WCFlushed, q.why)
+		return
 	}
+	wr := q.sends.first()
 	status, why := q.execute(wr)
+	if f.opt.Trace != nil { // the arguments alone would be allocations
+		f.trace("qp %d %v %d: %v", q.num, wr.Op, wr.ID, status)
+	}
 	switch {
 	case status == verbs.WCRNRRetry:
-		return what
+		q.await()
 	case status != verbs.WCSuccess:
 		q.fail(status, why)
-		return what + status.String()
-	case q.state != qpReady:
-		return what
-	}
-	if wr.Op != opDisconnect {
+	case q.state == qpReady:
 		q.nsend--
 		if wr.Signaled {
-			q.cq.Add(verbs.WC{ID: wr.ID, Op: wr.Op, QPNum: q.num})
+			q.sent.add(verbs.WC{ID: wr.ID, Op: wr.Op})
 		}
+		q.sends.pop()
 	}
-	q.sends.pop()
-	q.rnr = q.retries()
-	return what
 }
 
 // execute does what wr asks for. WCRNRRetry: not now.
 func (q *qp) execute(wr *verbs.SendWR) (verbs.WCStatus, error) {
-	p := q.peer
-	keys := q.id.n.keys
+	p, keys := q.peer, q.id.n.keys
 	if wr.Op == opDisconnect {
-		q.end(nil)
-		p.end(nil)
+		q.fail(verbs.WCFlushed, nil)
 		return verbs.WCSuccess, nil
-	}
-	if p.id.n.vanished || p.state != qpReady {
-		return verbs.WCRetryExceeded, errors.New("the peer does not answer")
 	}
 	switch wr.Op {
 	case verbs.OpBindMW:
@@ -176,166 +215,174 @@ func (q *qp) execute(wr *verbs.SendWR) (verbs.WCStatus, error) {
 		pieces[i] = b
 		total += len(b)
 	}
-	switch wr.Op {
-	case verbs.OpWrite:
-		if total == 0 {
-			return verbs.WCSuccess, nil
-		}
-		to, err := p.id.n.keys.Remote(p.pd, p, wr.RKey, wr.RemoteAddr, total, verbs.RemoteWrite)
-		if err != nil {
-			return verbs.WCRemoteAccess, err
-		}
-		gather(to, pieces[:wr.NSGE])
-		return verbs.WCSuccess, nil
-	case verbs.OpRead:
-		from, err := p.id.n.keys.Remote(p.pd, p, wr.RKey, wr.RemoteAddr, total, verbs.RemoteRead)
-		if err != nil {
-			return verbs.WCRemoteAccess, err
-		}
-		for _, b := range pieces[:wr.NSGE] {
-			from = from[copy(b, from):]
-		}
-		return verbs.WCSuccess, nil
+	if q.id.dark() || p.id.dark() || p.state != qpReady {
+		return verbs.WCRetryExceeded, errNoAnswer
 	}
-	return q.deliver(wr, pieces[:wr.NSGE], total)
-}
-
-func gather(to []byte, pieces [][]byte) {
-	for _, b := range pieces {
-		to = to[copy(to, b):]
+	switch {
+	case wr.Op != verbs.OpWrite && wr.Op != verbs.OpRead:
+		return q.deliver(wr, pieces[:wr.NSGE], total)
+	case total == 0:
+		return verbs.WCSuccess, nil // touches nothing, so its key does not count
 	}
+	need := verbs.RemoteWrite
+	if wr.Op == verbs.OpRead {
+		need = verbs.RemoteRead
+	}
+	there, err := p.id.n.keys.Remote(p.pd, p, wr.RKey, wr.RemoteAddr, total, need)
+	if err != nil {
+		return verbs.WCRemoteAccess, err
+	}
+	for _, b := range pieces[:wr.NSGE] {
+		if wr.Op == verbs.OpRead {
+			copy(b, there)
+		} else {
+			copy(there, b)
+		}
+		there = there[len(b):]
+	}
+	return verbs.WCSuccess, nil
 }
 
 // deliver puts a send into the peer's next receive.
 func (q *qp) deliver(wr *verbs.SendWR, pieces [][]byte, total int) (verbs.WCStatus, error) {
 	p := q.peer
 	if p.recvs.n == 0 {
-		return q.notReady()
+		return verbs.WCRNRRetry, nil
 	}
+	q.stopCounting()
+	wc := verbs.WC{ID: p.recvs.first().ID, Op: verbs.OpRecv, ByteLen: uint32(total)}
+	status, err := p.place(p.recvs.first(), pieces, total)
+	if status == verbs.WCSuccess && wr.Op == verbs.OpSendInv {
+		if err = p.id.n.keys.Invalidate(p, wr.RKey); err != nil {
+			status = verbs.WCLocalAccess
+		}
+		wc.InvKey = wr.RKey
+	}
+	wc.Status = status
+	p.recvs.pop()
+	if !p.told {
+		p.told = true
+		p.id.event(verbs.Event{Type: verbs.EventCommEst})
+	}
+	p.recvd.add(wc)
+	if status != verbs.WCSuccess {
+		return verbs.WCRemoteInvalid, err
+	}
+	return verbs.WCSuccess, nil
+}
+
+// place copies a message of total bytes into the memory of receive r of q.
+func (q *qp) place(r *verbs.RecvWR, pieces [][]byte, total int) (verbs.WCStatus, error) {
+	room := 0
+	var sinks [verbs.MaxSGE][]byte
+	for i := range r.SGE[:r.NSGE] {
+		b, err := q.id.n.keys.Local(q.pd, r.SGE[i], true)
+		if err != nil {
+			return verbs.WCLocalAccess, err
+		}
+		sinks[i] = b
+		room += len(b)
+	}
+	if total > room {
+		return verbs.WCLocalLength, fmt.Errorf("a message of %d bytes for a receive of %d", total, room)
+	}
+	k := 0
+	for _, b := range pieces {
+		for len(b) > 0 {
+			if len(sinks[k]) == 0 {
+				k++
+				continue
+			}
+			n := copy(sinks[k], b)
+			sinks[k], b = sinks[k][n:], b[n:]
+		}
+	}
+	return verbs.WCSuccess, nil
+}
+
+// rnrRetries is how often the peer wants to be asked again for a receive: each side says that for itself
+// when it connects.
+func (q *qp) rnrRetries() int { return int(q.peer.id.param.RNRRetryCount) }
+
+// await leaves the send at the head until the peer posts a receive or the retries are used up.
+func (q *qp) await() {
+	f := q.id.n.f
+	q.waits = true
+	if f.opt.Stepped && !q.inWaiting {
+		q.inWaiting = true
+		f.waiting = append(f.waiting, q)
+	}
+	if q.counts {
+		return
+	}
+	q.counts, q.rnr = true, q.rnrRetries()
+	if f.opt.Stepped || q.rnr == foreverRNR {
+		return
+	}
+	var t *time.Timer
+	t = time.AfterFunc(time.Duration(q.rnr+1)*rnrTick, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if q.timer == t {
+			q.fail(verbs.WCRNRRetry, errNoReceive)
+		}
+	})
+	q.timer = t
+}
+
+func (q *qp) stopCounting() {
+	q.counts = false
 	if q.timer != nil {
 		q.timer.Stop()
 		q.timer = nil
 	}
-	r := p.recvs.first()
-	wc := verbs.WC{ID: r.ID, Op: verbs.OpRecv, ByteLen: uint32(total), QPNum: p.num}
-	status, why := verbs.WCSuccess, error(nil)
-	left := pieces
-	for i := range r.SGE[:r.NSGE] {
-		b, err := p.id.n.keys.Local(p.pd, r.SGE[i], true)
-		if err != nil {
-			wc.Status, status, why = verbs.WCLocalAccess, verbs.WCRemoteInvalid, err
-			break
-		}
-		for len(b) > 0 && len(left) > 0 {
-			k := copy(b, left[0])
-			b = b[k:]
-			if left[0] = left[0][k:]; len(left[0]) == 0 {
-				left = left[1:]
-			}
-		}
-	}
-	for _, b := range left {
-		if len(b) > 0 && status == verbs.WCSuccess {
-			wc.Status, status, why = verbs.WCLocalLength, verbs.WCRemoteInvalid, errors.New("the message is longer than the peer's receive")
-		}
-	}
-	if wr.Op == verbs.OpSendInv && status == verbs.WCSuccess {
-		if err := p.id.n.keys.Invalidate(p, wr.RKey); err != nil {
-			wc.Status, status, why = verbs.WCLocalAccess, verbs.WCRemoteInvalid, err
-		}
-		wc.InvKey = wr.RKey
-	}
-	p.recvs.pop()
-	if !p.rtu {
-		p.rtu = true
-		p.id.event(verbs.Event{Type: verbs.EventCommEst})
-	}
-	p.cq.Add(wc)
-	return status, why
 }
 
-// notReady counts an attempt that found no receive. Stepped, each turn is one; else a timer ends it.
-func (q *qp) notReady() (verbs.WCStatus, error) {
-	f := q.id.n.f
-	gone := errors.New("the peer posts no receive")
-	switch {
-	case q.retries() == 7:
-		q.waits = true
-	case !f.opt.Stepped:
-		q.waits = true
-		if q.timer == nil {
-			q.timer = time.AfterFunc(time.Duration(q.retries()+1)*200*time.Millisecond, func() {
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				if q.state == qpReady && q.waits {
-					q.fail(verbs.WCRNRRetry, gone)
-				}
-			})
-		}
-	case q.rnr == 0:
-		q.fail(verbs.WCRNRRetry, gone)
-	default:
-		q.rnr--
-	}
-	return verbs.WCRNRRetry, nil
-}
-
-// fail ends the connection: the request at the head completes with status, the rest as flushed, on both
-// sides.
+// fail ends q as end does and lets the peer know, if word can still pass.
 func (q *qp) fail(status verbs.WCStatus, why error) {
-	if q.state == qpReady && q.sends.n > 0 && q.sends.first().Op != opDisconnect {
-		wr := q.sends.first()
-		q.cq.Add(verbs.WC{ID: wr.ID, Op: wr.Op, Status: status, QPNum: q.num})
-		q.sends.pop()
+	was := q.state
+	q.end(status, why)
+	p := q.peer
+	if was != qpReady || p.state != qpReady || q.id.dark() || p.id.dark() {
+		return
 	}
-	q.end(why)
-	if p := q.peer; p != nil && !p.id.n.vanished {
-		p.end(why)
-	}
+	p.ending, p.why = true, why
+	q.id.n.f.kick(p)
 }
 
-// end moves q to error and tells its owner once.
-func (q *qp) end(why error) {
+// end moves q to error: the request at the head completes with status, what is behind it and the receives
+// as flushed, and the owner is told.
+func (q *qp) end(status verbs.WCStatus, why error) {
+	if q.state == qpError {
+		return
+	}
 	was := q.state
-	q.flush()
+	q.state, q.waits = qpError, false
+	q.stopCounting()
+	for ; q.sends.n > 0; q.sends.pop() {
+		if wr := q.sends.first(); wr.Op != opDisconnect {
+			q.sent.add(verbs.WC{ID: wr.ID, Op: wr.Op, Status: status})
+		}
+		status = verbs.WCFlushed
+	}
+	q.nsend = 0
+	for ; q.recvs.n > 0; q.recvs.pop() {
+		q.recvd.add(verbs.WC{ID: q.recvs.first().ID, Op: verbs.OpRecv, Status: verbs.WCFlushed})
+	}
 	if was == qpReady {
 		q.id.disconnected(why)
 	}
 }
 
-func (q *qp) flush() {
-	q.state, q.waits = qpError, false
-	if q.timer != nil {
-		q.timer.Stop()
-		q.timer = nil
-	}
-	for ; q.sends.n > 0; q.sends.pop() {
-		if wr := q.sends.first(); wr.Op != opDisconnect {
-			q.cq.Add(verbs.WC{ID: wr.ID, Op: wr.Op, Status: verbs.WCFlushed, QPNum: q.num})
-		}
-	}
-	for ; q.recvs.n > 0; q.recvs.pop() {
-		q.cq.Add(verbs.WC{ID: q.recvs.first().ID, Op: verbs.OpRecv, Status: verbs.WCFlushed, QPNum: q.num})
-	}
-	q.nsend = 0
-}
-
-// ToError implements verbs.QP. The peer finds out by its connection manager.
-func (q *qp) ToError() error {
-	q.id.n.f.mu.Lock()
-	defer q.id.n.f.mu.Unlock()
-	if q.state != qpError {
+// disconnect ends an established connection behind what was posted. A send that waits for a receive is
+// not waited for.
+func (q *qp) disconnect() {
+	switch {
+	case q.state != qpReady:
+	case q.waits:
 		q.fail(verbs.WCFlushed, nil)
+	default:
+		q.sends.push(verbs.SendWR{Op: opDisconnect})
+		q.id.n.f.kick(q)
 	}
-	return nil
-}
-
-func (q *qp) Close() error {
-	if err := q.ToError(); err != nil {
-		return err
-	}
-	q.id.n.f.mu.Lock()
-	q.closed = true
-	q.id.n.f.mu.Unlock()
-	return nil
 }
