@@ -167,6 +167,9 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, up func(context.Con
 	if err := json.NewDecoder(br).Decode(&spec); err != nil {
 		return refuse(out, fmt.Errorf("read the order: %w", err))
 	}
+	if spec.NID == 0 {
+		return refuse(out, errors.New("read the order: it names no NID"))
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // ends with the process: a read of stdin cannot be taken back

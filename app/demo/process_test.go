@@ -67,7 +67,7 @@ func TestProcessNotReady(t *testing.T) {
 	for how, want := range map[string]string{
 		"refuse": "port 9870 is in use",
 		"vanish": "its process ended before it was ready",
-		"misled": `read the order: NID "0@<0:0>": `,
+		"misled": "read the order: it names no NID",
 	} {
 		t.Run(how, func(t *testing.T) {
 			spec := spec

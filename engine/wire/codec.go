@@ -56,7 +56,9 @@ func (m *Msg) Unpack(buf []byte) (CksumKind, error) {
 	return kind, m.body(buf, o)
 }
 
-// Parse is Unpack without a look at the checksum: Verify tells it.
+// Parse is Unpack without a look at the checksum, for tools that show a message whatever its checksum says.
+// Who acts on a message calls Unpack, or Verify before believing what Parse read: a corrupt message may well
+// parse, or fail for a reason that its sender never wrote.
 func (m *Msg) Parse(buf []byte) error {
 	o, err := m.header(buf)
 	if err != nil {
@@ -343,6 +345,21 @@ func (h *LNetHeader) Encode(b []byte) {
 		le.PutUint64(b[48:], h.MatchBits)
 		le.PutUint32(b[56:], h.Length)
 	}
+}
+
+// String is one line for logs: type, both processes, and the fields that the type has.
+func (h LNetHeader) String() string {
+	s := fmt.Sprintf("%v %d-%v > %d-%v, payload %d, handle %#x/%#x",
+		h.Type, h.SrcPID, h.SrcNID, h.DestPID, h.DestNID, h.PayloadLength, h.Handle.Iface, h.Handle.Object)
+	switch h.Type {
+	case LNetPUT:
+		s += fmt.Sprintf(", match %#x, data %#x, portal %d, offset %d", h.MatchBits, h.HdrData, h.Portal, h.Offset)
+	case LNetGET:
+		s += fmt.Sprintf(", match %#x, portal %d, offset %d, length %d", h.MatchBits, h.Portal, h.Offset, h.Length)
+	case LNetACK:
+		s += fmt.Sprintf(", match %#x, length %d", h.MatchBits, h.Length)
+	}
+	return s
 }
 
 // ParseReject reads the private data of a reject, which may be cut or padded (spec o2iblnd 2.8).

@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -25,6 +26,10 @@ func put64(off int, v uint64) edit {
 }
 
 func cut(n int) edit { return func(b []byte, _ binary.ByteOrder) []byte { return b[:n] } }
+
+func pad(n int) edit {
+	return func(b []byte, _ binary.ByteOrder) []byte { return append(b, make([]byte, n-len(b))...) }
+}
 
 func setType(t wire.MsgType) edit {
 	return func(b []byte, _ binary.ByteOrder) []byte { b[6] = byte(t); return b }
@@ -62,6 +67,7 @@ func TestMalformed(t *testing.T) {
 		{"5: nob negative", &noop, []edit{put32(nob, 1<<31)}, wire.ErrNob},
 		{"5: nob all ones", &noop, []edit{put32(nob, 1<<32-1)}, wire.ErrNob},
 		{"5: nob over 4096", &noop, []edit{put32(nob, 4097)}, wire.ErrNob},
+		{"5: nob over 4096, and so many bytes", &noop, []edit{put32(nob, 4097), pad(4097)}, wire.ErrNob},
 		{"5: nob below the header", &noop, []edit{put32(nob, 47)}, wire.ErrNob},
 		{"5: nob 0", &noop, []edit{put32(nob, 0)}, wire.ErrNob},
 		{"5 before 6: nob and checksum", &noop, []edit{put32(nob, 47), put32(cksum, 1)}, wire.ErrNob},
@@ -229,6 +235,33 @@ func TestParseReject(t *testing.T) {
 				t.Errorf("got %+v\nwant %+v", got, r.want)
 			}
 		})
+	}
+}
+
+// TestPayloadInPlace: who puts the payload where it goes gives it again as Payload, and the message is the same
+// as with a payload from elsewhere.
+func TestPayloadInPlace(t *testing.T) {
+	m := wire.Msg{
+		Header: wire.Header{Version: wire.Version2, Type: wire.MsgImmediate, SrcNID: nidA, DstNID: nidB},
+		LNet:   wire.LNetHeader{Type: wire.LNetPUT, PayloadLength: 9}, Payload: []byte("elsewhere"),
+	}
+	want, buf := poisoned(), poisoned()
+	n, err := m.Encode(want, wire.CksumSigned)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Payload = buf[wire.ImmediateSize:][:copy(buf[wire.ImmediateSize:], "elsewhere")]
+	nob, err := m.EncodeBody(buf)
+	if err != nil || nob != n {
+		t.Fatalf("%d bytes, %v, want %d", nob, err, n)
+	}
+	if slices.ContainsFunc(buf[:wire.HeaderSize], func(c byte) bool { return c != 0xa5 }) {
+		t.Errorf("the body's encoder wrote into the header: %x", buf[:wire.HeaderSize])
+	}
+	m.Nob = uint32(nob)
+	wire.Seal(buf, &m.Header, m.BigEndian, wire.CksumSigned)
+	if !bytes.Equal(buf, want) {
+		t.Errorf("encoded %x\nwant    %x", buf[:n], want[:n])
 	}
 }
 

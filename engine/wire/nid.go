@@ -88,13 +88,33 @@ func (n NID) String() string {
 // MarshalText writes what String does.
 func (n NID) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
-// UnmarshalText reads a NID as ParseNID does.
+// UnmarshalText reads a NID as ParseNID does, and beyond that the wildcard and NIDs of unknown networks, so that
+// whatever MarshalText wrote comes back as it was.
 func (n *NID) UnmarshalText(b []byte) error {
-	v, err := ParseNID(string(b))
+	s := string(b)
+	if v, ok := parseUnnamed(s); ok {
+		*n = v
+		return nil
+	}
+	v, err := ParseNID(s)
 	if err == nil {
 		*n = v
 	}
 	return err
+}
+
+// parseUnnamed reads what String writes for a NID that has no name.
+func parseUnnamed(s string) (NID, bool) {
+	if s == AnyNID.String() {
+		return AnyNID, true
+	}
+	var addr uint32
+	var typ, num uint16
+	if _, err := fmt.Sscanf(s, "%x@<%d:%d>", &addr, &typ, &num); err != nil {
+		return 0, false
+	}
+	n := MakeNID(Net(typ)<<16|Net(num), addr)
+	return n, n.String() == s // nothing but that very spelling
 }
 
 // ParseNet reads a network name: a known type, then nothing or a number up to 65535.

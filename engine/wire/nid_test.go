@@ -80,6 +80,26 @@ func TestNIDParts(t *testing.T) {
 	}
 }
 
+// TestNIDText: what has no name can still be written and read back, in its own spelling only.
+func TestNIDText(t *testing.T) {
+	for _, nid := range []wire.NID{0, wire.AnyNID, wire.LoopbackNID, 0x002100020a000001, 0x001100000000000f, ^wire.NID(0) - 1} {
+		text, err := nid.MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := nidA
+		if err := got.UnmarshalText(text); err != nil || got != nid {
+			t.Errorf("%s: %#x, %v, want %#x", text, uint64(got), err, uint64(nid))
+		}
+	}
+	for _, in := range []string{"", "<>", "0@<5:0>", "A@<33:2>", "0a@<33:2>", "a@<33:2>x", "a@<33>", "a@<65536:0>", "100000000@<33:0>", "10.0.0@o2ib"} {
+		got := nidA
+		if err := got.UnmarshalText([]byte(in)); err == nil || got != nidA {
+			t.Errorf("%q: %v, %v, want an error and nothing changed", in, got, err)
+		}
+	}
+}
+
 func TestNIDInJSON(t *testing.T) {
 	type row struct{ NID wire.NID }
 	b, err := json.Marshal(row{nidA})

@@ -1,7 +1,7 @@
 // Package wire is the bytes of o2iblnd on the wire: NIDs, the LNet header, messages and rejects, both protocol
 // versions and both byte orders. Decoding copies no payload and never panics; encoding writes into the
-// caller's buffer; neither allocates. It has no state and imports nothing of ours. Spec o2iblnd section 1,
-// spec lnet sections 1 and 2.
+// caller's buffer; neither allocates, except for the error of a message that is refused. It has no state and
+// imports nothing of ours. Spec o2iblnd section 1, spec lnet sections 1 and 2.
 package wire
 
 import "fmt"

@@ -5,8 +5,9 @@
 // # Input
 //
 // Hex: one message a line, or one message as the whole file over several lines. White space and colons inside
-// a line, empty lines and what follows a # are ignored. 24 bytes are the private data of a reject; bytes
-// that begin with an MPA start-up frame are one direction of an iWARP stream.
+// a line, empty lines and what follows a # are ignored. Bytes with a reason in the place of
+// a message's type are the private data of a reject, whole, cut or padded; bytes that begin with an MPA start-up
+// frame are one direction of an iWARP stream.
 //
 // Captures, pcap and pcapng (package pcap says which link types):
 //   - iWARP: MPA start-up of both revisions with its private data (CONNREQ, CONNACK, reject) and FPDUs without

@@ -55,11 +55,21 @@ func (d *decoder) bytes(b []byte) {
 		s := stream{d: d, conn: new(connection), state: atStart}
 		s.feed(b)
 		s.end()
-	case len(b) == wire.RejectSize && (isOurs(b) || hasMagic(b, wire.LNetProtoMagic)):
+	case isReject(b):
 		d.reject("", b)
 	default:
 		d.message("", b)
 	}
+}
+
+// isReject tells a reject's private data from a message: where a message has its type, a reject says why. It may
+// be shorter than it should be, as version 1 sent it, or padded, as InfiniBand hands it over.
+func isReject(b []byte) bool {
+	if len(b) < 7 || !isOurs(b) && !hasMagic(b, wire.LNetProtoMagic) {
+		return false
+	}
+	why := wire.RejectReason(b[6])
+	return why >= wire.RejectConnRace && why <= wire.RejectEarly || len(b) == wire.RejectSize && b[6] < byte(wire.MsgConnReq)
 }
 
 // parseLines reads text, which it overwrites.
@@ -90,7 +100,8 @@ func parseLines(text []byte) []hexLine {
 }
 
 // joined gives all lines as one piece when that is what they are, else nil: the first begins a message,
-// reject or stream, the lines together have just its length, and no other line begins one.
+// reject or stream and is not all of it, the lines together are, with nothing but padding behind, and no other
+// line begins one.
 func joined(lines []hexLine) []byte {
 	if len(lines) < 2 {
 		return nil
@@ -102,17 +113,16 @@ func joined(lines []hexLine) []byte {
 		}
 		all = append(all, l.bytes...)
 	}
-	switch {
-	case isStartUp(all):
-		return all
-	case !isOurs(all):
-		return nil
-	case len(all) == wire.RejectSize:
+	if isStartUp(all) {
 		return all
 	}
-	var m wire.Msg
-	_ = m.Parse(all) // whatever else is wrong with it is told when it is decoded
-	if int(m.Nob) == len(all) {
+	n := wire.RejectSize
+	if !isReject(all) {
+		var m wire.Msg
+		_ = m.Parse(all) // whatever else is wrong with it is told when it is decoded
+		n = int(m.Nob)
+	}
+	if len(lines[0].bytes) < n && n <= len(all) && len(bytes.TrimRight(all[n:], "\x00")) == 0 {
 		return all
 	}
 	return nil

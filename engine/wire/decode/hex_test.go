@@ -54,6 +54,11 @@ func TestHex(t *testing.T) {
 		{"one message, a byte a line", wrap(noopHex, 2), "NOOP"},
 		{"one message over lines with comments", "# GET_REQ\n" + wrap(getReq, 96) + "\n# end", "GET_REQ"},
 		{"a reject over lines", wrap(rejHex, 16), "REJ"},
+		{"a reject padded as InfiniBand gives it", rejHex + strings.Repeat("00", 148-24), "REJ"},
+		{"the same over lines", wrap(rejHex+strings.Repeat("00", 148-24), 32), "REJ"},
+		{"a short reject of version 1", "911be90b11000300", "REJ"},
+		{"a reject with a reason from the future", rejHex[:12] + "7f" + rejHex[14:], "REJ"},
+		{"a padded message over lines", wrap(vectorText(t, "kernel-CONNACK-1")+strings.Repeat("00", 196-56), 32), "CONNACK"},
 		{"trailing bytes are not the message's", noopHex + "0000", "NOOP"},
 		{"two short messages are not one", noopHex + "\n" + noopHex, "NOOP NOOP"},
 		{"big-endian", "0be91b910012d0040000003000000000000500000a0000010005335ed0c3a000000500000a0000020005335ed0c3a111", "NOOP"},
@@ -90,6 +95,8 @@ func TestBadLines(t *testing.T) {
 		{"control character", "91\x1b1be90b", nil, `line 2: not hex: '\x1b'`},
 		{"short", "911be90b", wire.ErrShort, "line 2: too short"},
 		{"cut", noopHex[:94], wire.ErrShort, "line 2: too short: 47 bytes"},
+		{"cut to a reject's size", noopHex[:48], wire.ErrShort, "line 2: too short: 24 bytes"},
+		{"zeros", "00000000", wire.ErrShort, "line 2: too short"},
 		{"magic", "00" + noopHex[2:], wire.ErrMagic, "line 2: wrong magic"},
 		{"version", "911be90b1300" + noopHex[12:], wire.ErrVersion, "line 2: unknown protocol version: 0x13"},
 		{"nob", noopHex[:16] + "31" + noopHex[18:], wire.ErrNob, "line 2: wrong length field"},
@@ -111,6 +118,20 @@ func TestBadLines(t *testing.T) {
 				t.Errorf("error %v does not wrap %v", err, r.cause)
 			}
 		})
+	}
+}
+
+// TestWholeMessageAndMore: padding is taken for a part of a message over lines, not of one that was whole before.
+func TestWholeMessageAndMore(t *testing.T) {
+	for _, r := range []struct{ name, in, want string }{
+		{"message", noopHex + "\n0000", "NOOP"},
+		{"reject", rejHex + "\n0000", "REJ"},
+		{"message over lines, and no padding", wrap(noopHex, 32) + "\n0001", ""},
+	} {
+		var f *decode.Failures
+		if got, err := types(r.in); got != r.want || !errors.As(err, &f) {
+			t.Errorf("%s: %q, %v, want %q and a failure", r.name, got, err, r.want)
+		}
 	}
 }
 
