@@ -81,7 +81,6 @@ type id struct {
 	passive       bool // a child
 	decided       bool // which was accepted or refused
 	asking        bool // Connect has no answer yet
-	ended         bool // EventDisconnected was sent
 	closed        bool
 	held          bool
 	coming        queue[verbs.Event]
@@ -102,13 +101,6 @@ func (i *id) answer(ev verbs.Event) {
 	if i.asking {
 		i.asking = false
 		i.event(ev)
-	}
-}
-
-func (i *id) disconnected(why error) {
-	if !i.ended {
-		i.ended = true
-		i.event(verbs.Event{Type: verbs.EventDisconnected, Err: why})
 	}
 }
 

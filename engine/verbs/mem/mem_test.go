@@ -30,6 +30,8 @@ func env(opt mem.Options) verbstest.Env {
 		},
 		Nowhere: netip.MustParseAddrPort("10.0.0.3:987"),
 		Vanish:  func() { f.Vanish(addrB) },
+		// Retries for want of a receive are the longest that anything takes.
+		Patience: 5 * time.Second,
 	}
 	if opt.Stepped {
 		e.Pump = func() bool { return f.Step() || f.Elapse() }
@@ -139,6 +141,48 @@ func TestChoices(t *testing.T) {
 	if len(senderFirst) != 2 || len(eventFirst) != 2 {
 		t.Errorf("sender first %v, event first %v", senderFirst, eventFirst)
 	}
+}
+
+// TestLimits: what a queue pair was not made for is refused, as far as it goes.
+func TestLimits(t *testing.T) {
+	_, a, b := connected(t, mem.Options{}, 7)
+	must(t, b.post(b.recv()))
+	wide, wrong, far := a.send(), a.send(), a.send()
+	wide.NSGE, wrong.Op, far.NSGE = 2, verbs.OpRecv, verbs.MaxSGE+1
+	for name, wr := range map[string]verbs.SendWR{"too many elements": wide, "not a send": wrong, "more elements than there are": far} {
+		if err := a.post(nil, wr); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+	recv := b.recv()
+	recv[0].NSGE = 2
+	if err := b.post(recv); err == nil {
+		t.Error("a receive of too many elements: taken")
+	}
+	must(t, a.post(nil, a.send()))
+	a.status(verbs.WCSuccess)
+	b.status(verbs.WCSuccess)
+	for name, attr := range map[string]verbs.QPAttr{"nothing": {}, "another device's": b.attr()} {
+		if _, err := a.id.CreateQP(attr); err == nil {
+			t.Errorf("queue pair of %s objects: made", name)
+		}
+	}
+}
+
+// TestListenerGone: a request that its listener did not live to see is refused, and nobody hears of it.
+func TestListenerGone(t *testing.T) {
+	modes(t, func(t *testing.T, opt mem.Options) {
+		r := newRig(t, mem.NewFabric(opt))
+		l := r.listen()
+		a, b := r.dial(), r.sides[1]
+		must(t, a.id.Connect(verbs.ConnParam{}))
+		r.run()
+		must(t, l.Close())
+		b.quiet()
+		a.event(verbs.EventRejected)
+		must(t, l.Close()) // again changes nothing
+		r.listen()
+	})
 }
 
 // TestConcurrent has connections of one immediate fabric used by a goroutine for each end.

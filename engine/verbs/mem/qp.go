@@ -351,7 +351,7 @@ func (q *qp) fail(status verbs.WCStatus, why error) {
 }
 
 // end moves q to error: the request at the head completes with status, what is behind it and the receives
-// as flushed, and the owner is told.
+// as flushed, and the owner is told. It does so once, so that a connection ends once.
 func (q *qp) end(status verbs.WCStatus, why error) {
 	if q.state == qpError {
 		return
@@ -370,7 +370,7 @@ func (q *qp) end(status verbs.WCStatus, why error) {
 		q.recvd.add(verbs.WC{ID: q.recvs.first().ID, Op: verbs.OpRecv, Status: verbs.WCFlushed})
 	}
 	if was == qpReady {
-		q.id.disconnected(why)
+		q.id.event(verbs.Event{Type: verbs.EventDisconnected, Err: why})
 	}
 }
 

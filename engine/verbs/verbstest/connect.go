@@ -281,3 +281,16 @@ func destroy(t *testing.T, w *world) {
 	w.a.settle() // which fails if the closed id has an event
 	s.shut()
 }
+
+// destroyDeaf closes an id whose events nobody took.
+func destroyDeaf(t *testing.T, w *world) {
+	c, s := w.connect()
+	w.a.deaf = true
+	s.must(s.id.Disconnect())
+	s.event(s.id, verbs.EventDisconnected)
+	w.a.settle()
+	c.shut()
+	w.a.deaf = false
+	w.a.settle() // which fails if the closed id has an event
+	s.shut()
+}

@@ -29,8 +29,11 @@ func refused(t *testing.T, c, s *end, key uint32, addr uint64, n int) {
 			t.Fatalf("the send behind it: %+v", wc)
 		}
 	}
-	c.event(c.id, verbs.EventDisconnected)
-	s.event(s.id, verbs.EventDisconnected)
+	for _, e := range []*end{c, s} {
+		if ev := e.event(e.id, verbs.EventDisconnected); ev.Err == nil {
+			t.Fatal("a refused write is reported as an orderly end")
+		}
+	}
 	c.shut()
 	s.shut()
 }

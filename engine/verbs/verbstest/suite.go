@@ -29,6 +29,7 @@ func Run(t *testing.T, env Env) {
 		{"disconnect by the server", func(t *testing.T, w *world) { disconnect(t, w, false) }},
 		{"disconnect by both", disconnectBoth},
 		{"destroy with work outstanding", destroy},
+		{"destroy with events outstanding", destroyDeaf},
 
 		{"send before the connection", tooEarly},
 		{"send and receive", sendReceive},
