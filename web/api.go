@@ -316,23 +316,25 @@ func (s *server) apiToken(w http.ResponseWriter, r *http.Request) error {
 
 // live opens the live socket.
 func (s *server) live(w http.ResponseWriter, r *http.Request) error {
-	cookie, _ := r.Cookie(cookieName)
-	role := viewer
+	who, _ := actor(r)
 	live.Serve(w, r, live.Source{
 		Watch: s.app.Watch, WatchEvents: s.app.WatchEvents, Stop: s.app.Stopping(),
 		Events:  s.eventRows,
 		Protest: func(text string) { s.app.Protest("socket", from(r), text) },
 		Alive: func(ctx context.Context) bool {
-			if cookie == nil {
-				key, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-				if !bearer {
-					return true // the unix socket
+			switch who.How {
+			case app.HowToken:
+				t, err := s.app.CheckToken(ctx, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+				return err == nil && t.Role.Allows(viewer)
+			case app.HowPage:
+				cookie, err := r.Cookie(cookieName)
+				if err != nil {
+					return false
 				}
-				t, err := s.app.CheckToken(ctx, key)
-				return err == nil && t.Role.Allows(role)
+				sess, err := s.app.Session(ctx, cookie.Value)
+				return err == nil && sess.Role.Allows(viewer)
 			}
-			sess, err := s.app.Session(ctx, cookie.Value)
-			return err == nil && sess.Role.Allows(role)
+			return true // the unix socket
 		},
 	})
 	return nil

@@ -2,6 +2,9 @@ package web
 
 import (
 	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -33,7 +36,19 @@ type frame struct {
 
 func (s *server) frame(r *http.Request, title string) frame {
 	who, in := actor(r)
-	return frame{Title: title, Path: r.URL.Path, Info: s.app.Info(), Who: who, In: in, Said: r.URL.Query().Get("said")}
+	f := frame{Title: title, Path: r.URL.Path, Info: s.app.Info(), Who: who, In: in}
+	q := r.URL.Query()
+	if said := q.Get("said"); hmac.Equal([]byte(q.Get("seal")), []byte(s.seal(said))) {
+		f.Said = said
+	}
+	return f
+}
+
+// seal goes with a sentence in an address, so that nobody's link puts words into our mouth.
+func (s *server) seal(said string) string {
+	h := hmac.New(sha256.New, s.sealKey)
+	h.Write([]byte(said))
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // may says whether the one who looks has a role.
@@ -48,8 +63,8 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, status int, c te
 }
 
 // back goes to a page and shows a sentence there.
-func back(w http.ResponseWriter, r *http.Request, path, said string) error {
-	http.Redirect(w, r, path+"?said="+url.QueryEscape(said), http.StatusSeeOther)
+func (s *server) back(w http.ResponseWriter, r *http.Request, path, said string) error {
+	http.Redirect(w, r, path+"?said="+url.QueryEscape(said)+"&seal="+s.seal(said), http.StatusSeeOther)
 	return nil
 }
 
@@ -95,6 +110,7 @@ func table[T any](s *server, r *http.Request, view string, rows []T, key func(*T
 	if err == nil {
 		var page live.Page
 		q.Limit = cmp.Or(q.Limit, 200)
+		p.Query = q
 		if page, err = live.Select(s.app.Snapshot(), q); err == nil {
 			byKey := make(map[string]*T, len(rows))
 			for i := range rows {
@@ -312,7 +328,7 @@ func (s *server) changeTunables(w http.ResponseWriter, r *http.Request) error {
 		if res.ChangeID != "" {
 			said = fmt.Sprintf("Saved as change %s: %s.", res.ChangeID, changedNames(res.Changed))
 		}
-		return back(w, r, "/tunables/history", said)
+		return s.back(w, r, "/tunables/history", said)
 	case err == nil:
 		f.Done = &res
 	case errors.As(err, &invalid):
@@ -403,7 +419,7 @@ func (s *server) createBundleForm(w http.ResponseWriter, r *http.Request) error 
 	if _, err := s.app.CreateBundle(r.Context(), who, r.PostFormValue("redact") != ""); err != nil {
 		return err
 	}
-	return back(w, r, "/bundles", "The bundle is being made.")
+	return s.back(w, r, "/bundles", "The bundle is being made.")
 }
 
 func (s *server) deleteBundleForm(w http.ResponseWriter, r *http.Request) error {
@@ -411,7 +427,7 @@ func (s *server) deleteBundleForm(w http.ResponseWriter, r *http.Request) error 
 	if err := s.app.DeleteBundle(r.Context(), who, chi.URLParam(r, "id")); err != nil {
 		return err
 	}
-	return back(w, r, "/bundles", "The bundle was deleted.")
+	return s.back(w, r, "/bundles", "The bundle was deleted.")
 }
 
 func (s *server) demoForm(w http.ResponseWriter, r *http.Request) error {
@@ -431,7 +447,7 @@ func (s *server) demoForm(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return back(w, r, "/", fmt.Sprintf("Demo node %d: %s.", i, chi.URLParam(r, "action")))
+	return s.back(w, r, "/", fmt.Sprintf("Demo node %d: %s.", i, chi.URLParam(r, "action")))
 }
 
 func (s *server) accountsPage(w http.ResponseWriter, r *http.Request) error {
@@ -485,5 +501,5 @@ func (s *server) accountsForm(w http.ResponseWriter, r *http.Request) error {
 	case secret != "":
 		return s.showAccounts(w, r, http.StatusOK, "", secret)
 	}
-	return back(w, r, "/accounts", said)
+	return s.back(w, r, "/accounts", said)
 }

@@ -9,6 +9,7 @@ package web
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
@@ -87,6 +88,7 @@ type server struct {
 	limiter *limiter
 	cross   *http.CrossOriginProtection
 	metrics *meter
+	sealKey []byte // of seal
 }
 
 // New makes the handlers of the listen address and of the unix socket.
@@ -94,7 +96,8 @@ func New(opt Options) app.Handlers {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{app: opt.App, opt: opt, log: opt.Log, hosts: map[string]bool{"localhost": true}, limiter: newLimiter(), cross: http.NewCrossOriginProtection(), metrics: newMeter(opt.App)}
+	s := &server{app: opt.App, opt: opt, log: opt.Log, hosts: map[string]bool{"localhost": true}, limiter: newLimiter(), cross: http.NewCrossOriginProtection(), metrics: newMeter(opt.App), sealKey: make([]byte, 32)}
+	rand.Read(s.sealKey)
 	for _, h := range opt.AllowedHosts {
 		s.hosts[strings.ToLower(h)] = true
 	}

@@ -231,7 +231,7 @@ func TestPagesWithoutScript(t *testing.T) {
 	s := newSite(t)
 	c := s.cookie(app.RoleAdmin)
 	for path, want := range map[string]string{
-		"/": "Peers connected", "/peers": "10.0.0.2@o2ib", "/peers?filter=state%3Ddown": "10.0.0.3@o2ib", "/conns?sort=-credits": "established", "/pools": "512",
+		"/": "Peers connected", "/peers": "10.0.0.2@o2ib", "/peers?filter=state%3Ddown": "10.0.0.3@o2ib", "/peers?offset=1&limit=7": `data-offset="1" data-limit="7"`, "/conns?sort=-credits": "established", "/pools": "512",
 		"/peers/a": "Negotiated", "/devices": "10.0.0.1@o2ib", "/tunables": "peer_credits", "/tunables?scope=o2ib": "peer_credits", "/tunables/history": "never rewritten",
 		"/events": "What happened", "/bundles": "no bundle yet", "/accounts": "the-viewer", "/audit": "account.create", "/about": "1.2.3", "/ping": "10.0.0.1@o2ib",
 	} {
@@ -248,7 +248,7 @@ func TestPagesWithoutScript(t *testing.T) {
 		status int
 		want   string
 	}{
-		{"/peers?filter=nonsense%3D1", 422, "unknown field"}, {"/conns?sort=nonsense", 422, "cannot sort"}, {"/peers?limit=99999", 422, "limit"},
+		{"/peers?filter=nonsense%3D1", 422, "unknown field"}, {"/conns?sort=nonsense", 422, "cannot sort"}, {"/peers?limit=99999", 422, "limit"}, {"/peers?offset=9223372036854775807", 200, "rows"},
 		{"/peers/unknown", 404, "no peer"}, {"/tunables?scope=%27%3BDROP+TABLE", 422, "unknown scope"}, {"/nowhere", 404, "nothing at"}, {"/../../etc/passwd", 404, ""},
 		{"/events?before=x", 422, "whole number"}, {"/assets/..%2f..%2fweb.go", 404, ""},
 	} {
@@ -357,6 +357,13 @@ func TestTunablesForm(t *testing.T) {
 	if a.status != http.StatusSeeOther {
 		t.Fatalf("save: %d", a.status)
 	}
+	said := a.header.Get("Location")
+	if a := s.ask("GET", said, c, nil); !strings.Contains(a.body, "Saved as change") {
+		t.Errorf("%s does not say that it was saved", said)
+	}
+	if a := s.ask("GET", strings.Replace(said, "Saved", "Send+us+your+password", 1), c, nil); a.status != 200 || strings.Contains(a.body, "Send us") {
+		t.Errorf("a link put words on the page: %d", a.status)
+	}
 	a = s.ask("GET", "/tunables/history", c, nil)
 	for _, want := range []string{"keepalive", "60", "the-operator", "applied", "test"} {
 		if !strings.Contains(a.body, want) {
@@ -453,11 +460,15 @@ func TestPingAndBundles(t *testing.T) {
 	}
 }
 
-// socket opens the live socket as a role.
-func (s *site) socket(c *http.Cookie) *websocket.Conn {
+// socket opens the live socket as a role, with more headers.
+func (s *site) socket(c *http.Cookie, headers ...string) *websocket.Conn {
 	s.t.Helper()
+	h := http.Header{"Cookie": {c.String()}}
+	for i := 0; i < len(headers); i += 2 {
+		h.Set(headers[i], headers[i+1])
+	}
 	ws, _, err := websocket.Dial(s.t.Context(), strings.Replace(s.srv.URL, "http", "ws", 1)+"/api/v1/live", &websocket.DialOptions{
-		Subprotocols: []string{live.Subprotocol}, HTTPHeader: http.Header{"Cookie": {c.String()}},
+		Subprotocols: []string{live.Subprotocol}, HTTPHeader: h,
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -530,7 +541,12 @@ func TestLiveSocket(t *testing.T) {
 	if websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
 		t.Fatalf("too much garbage ends with %v", err)
 	}
-	// The session ends: so does its socket.
+	// The session ends: so does its socket, and not that of a token which came with the same cookie.
+	key, _, err := s.app.NewToken(t.Context(), app.Actor{Name: "test", Role: app.RoleAdmin, How: app.HowSystem}, "the-viewer", "test", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := s.socket(c, "Authorization", "Bearer "+key)
 	ws = s.socket(c)
 	say(t, ws, `{"op":"subscribe","view":"overview","id":"o"}`)
 	if err := s.app.EndSession(t.Context(), c.Value); err != nil {
@@ -542,6 +558,10 @@ func TestLiveSocket(t *testing.T) {
 	}
 	if websocket.CloseStatus(err) != websocket.StatusPolicyViolation || time.Since(start) > 5*time.Second {
 		t.Fatalf("after the session's end: %v within %v", err, time.Since(start))
+	}
+	say(t, program, `{"op":"subscribe","view":"nets","id":"n"}`)
+	if f, err := receive(t, program); err != nil || f.Op != "full" {
+		t.Errorf("the token's socket after the session's end: %+v %v", f, err)
 	}
 	waitEvent(t, s, "live socket")
 }

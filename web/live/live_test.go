@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"testing"
 
@@ -71,7 +72,7 @@ func TestSortAndRange(t *testing.T) {
 		err  bool
 	}{
 		{Query{Sort: "tx_queued"}, "cab", false}, {Query{Sort: "-tx_queued"}, "bac", false}, {Query{Sort: "-last_alive_at"}, "abc", false},
-		{Query{Sort: "nonsense"}, "", true}, {Query{Offset: 1}, "bc", false}, {Query{Limit: 2}, "ab", false}, {Query{Offset: 9}, "", false},
+		{Query{Sort: "nonsense"}, "", true}, {Query{Offset: 1}, "bc", false}, {Query{Limit: 2}, "ab", false}, {Query{Offset: 9}, "", false}, {Query{Offset: math.MaxInt}, "", false},
 		{Query{Offset: -1}, "", true}, {Query{Limit: MaxRows + 1}, "", true},
 	} {
 		row.q.View = "peers"

@@ -165,7 +165,8 @@ func SelectRows(list any, q Query) (Page, error) {
 	if limit == 0 {
 		limit = 100
 	}
-	for _, r := range rows[min(q.Offset, len(rows)):min(q.Offset+limit, len(rows))] {
+	rest := rows[min(q.Offset, len(rows)):] // before the limit: the sum of the two may overflow
+	for _, r := range rest[:min(limit, len(rest))] {
 		row := Row{Fields: make(map[string]any, len(cols.names))}
 		for i, name := range cols.names {
 			row.Fields[name] = value(r.Field(cols.fields[i]))

@@ -23,7 +23,7 @@ class Table {
   subscribe(): string {
     return JSON.stringify({
       op: "subscribe", view: this.view, id: this.id, filter: this.el.dataset.filter ?? "", sort: this.el.dataset.sort ?? "",
-      limit: this.fixed ? 1000 : Number(this.el.dataset.limit ?? 100), rate_hz: 2,
+      offset: Number(this.el.dataset.offset ?? 0), limit: this.fixed ? 1000 : Number(this.el.dataset.limit ?? 100), rate_hz: 2,
     });
   }
 
