@@ -95,6 +95,9 @@ func worst(peers []engine.Peer) []engine.Peer {
 	return list[:min(6, len(list))]
 }
 
+// defaultLimit is how many rows a page shows that was not asked for a number.
+const defaultLimit = 200
+
 // tablePage is a page with one live table.
 type tablePage struct {
 	View  string
@@ -109,7 +112,7 @@ func table[T any](s *server, r *http.Request, view string, rows []T, key func(*T
 	p := tablePage{View: view, Query: q}
 	if err == nil {
 		var page live.Page
-		q.Limit = cmp.Or(q.Limit, 200)
+		q.Limit = cmp.Or(q.Limit, defaultLimit)
 		p.Query = q
 		if page, err = live.Select(s.app.Snapshot(), q); err == nil {
 			byKey := make(map[string]*T, len(rows))
@@ -126,7 +129,7 @@ func table[T any](s *server, r *http.Request, view string, rows []T, key func(*T
 			return p, list
 		}
 	}
-	p.Err = err.Error()
+	p.Err, p.Query.Offset, p.Query.Limit = err.Error(), 0, defaultLimit
 	return p, nil
 }
 

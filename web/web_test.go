@@ -248,7 +248,8 @@ func TestPagesWithoutScript(t *testing.T) {
 		status int
 		want   string
 	}{
-		{"/peers?filter=nonsense%3D1", 422, "unknown field"}, {"/conns?sort=nonsense", 422, "cannot sort"}, {"/peers?limit=99999", 422, "limit"}, {"/peers?offset=9223372036854775807", 200, "rows"},
+		{"/peers?filter=nonsense%3D1", 422, "unknown field"}, {"/conns?sort=nonsense", 422, "cannot sort"}, {"/peers?limit=99999", 422, "limit"}, {"/peers?offset=9223372036854775807", 200, "not so many rows"},
+		{"/peers?limit=1&sort=nid", 200, `href="/peers?limit=1&amp;offset=1&amp;sort=nid"`}, {"/peers?limit=1&offset=1", 200, `href="/peers?limit=1"`},
 		{"/peers/unknown", 404, "no peer"}, {"/tunables?scope=%27%3BDROP+TABLE", 422, "unknown scope"}, {"/nowhere", 404, "nothing at"}, {"/../../etc/passwd", 404, ""},
 		{"/events?before=x", 422, "whole number"}, {"/assets/..%2f..%2fweb.go", 404, ""},
 	} {

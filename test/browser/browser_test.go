@@ -209,7 +209,7 @@ func size(width, height int64, scheme string) step {
 	}))
 }
 
-var pages = []string{"/", "/peers", "/conns", "/pools", "/devices", "/tunables", "/tunables/history", "/events", "/ping", "/bundles", "/accounts", "/audit", "/about", "/account"}
+var pages = []string{"/", "/peers", "/peers?limit=1&offset=1", "/conns", "/pools", "/devices", "/tunables", "/tunables/history", "/events", "/ping", "/bundles", "/accounts", "/audit", "/about", "/account"}
 
 func TestThePage(t *testing.T) {
 	a := serve(t)
@@ -389,7 +389,7 @@ func looks(t *testing.T, ctx context.Context, a *appliance) {
 	for _, scheme := range []string{"light", "dark"} {
 		for _, w := range []int64{1280, 390} {
 			for _, p := range pages {
-				name := fmt.Sprintf("%s-%s-%d", strings.Trim(strings.ReplaceAll("page"+p, "/", "-"), "-"), scheme, w)
+				name := fmt.Sprintf("%s-%s-%d", strings.Trim(strings.NewReplacer("/", "-", "?", "-", "&", "-").Replace("page"+p), "-"), scheme, w)
 				run(t, ctx, name, size(w, 850, scheme), chromedp.Navigate(a.page+p), visible(`h1`))
 				if p == "/" || p == "/conns" || p == "/peers" {
 					run(t, ctx, name+" is live", visible(`.live[data-state=live]`))
