@@ -178,6 +178,45 @@ func TestPort(t *testing.T) {
 	})
 }
 
+// TestPortDownWhileAsking: both sides of a request are told once that the other is not there, whatever the
+// server then says.
+func TestPortDownWhileAsking(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		up     bool // again, before the server decides
+		decide func(b *side) error
+		event  verbs.EventType // that the server gets; EventAddrChange: none
+	}{
+		{"accept", false, func(b *side) error { return b.id.Accept(verbs.ConnParam{}) }, verbs.EventUnreachable},
+		{"reject", false, func(b *side) error { return b.id.Reject(nil) }, verbs.EventAddrChange},
+		{"close", false, func(b *side) error { return b.id.Close() }, verbs.EventAddrChange},
+		{"accept too late", true, func(b *side) error { return b.id.Accept(verbs.ConnParam{}) }, verbs.EventConnectError},
+		{"reject too late", true, func(b *side) error { return b.id.Reject(nil) }, verbs.EventAddrChange},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			modes(t, func(t *testing.T, opt mem.Options) {
+				r := newRig(t, mem.NewFabric(opt))
+				r.listen()
+				a, b := r.dial(), r.sides[1]
+				must(t, a.id.Connect(verbs.ConnParam{}))
+				b.id = b.event(verbs.EventConnectRequest).ID
+				b.build()
+				r.f.PortDown(addrA)
+				a.event(verbs.EventUnreachable)
+				if row.up {
+					r.f.PortUp(addrA)
+				}
+				must(t, row.decide(b))
+				if row.event != verbs.EventAddrChange {
+					b.event(row.event)
+				}
+				a.quiet()
+				b.quiet()
+			})
+		})
+	}
+}
+
 func TestLoseDevice(t *testing.T) {
 	modes(t, func(t *testing.T, opt mem.Options) {
 		r, a, b := connected(t, opt, 7)

@@ -185,6 +185,14 @@ func TestListenerGone(t *testing.T) {
 	})
 }
 
+// TestClosedQueuePair: completions that are still on their way when it is closed do not arrive.
+func TestClosedQueuePair(t *testing.T) {
+	_, a, _ := connected(t, mem.Options{Stepped: true}, 7)
+	must(t, a.post(a.recv()))
+	must(t, a.qp.Close())
+	a.completions(0)
+}
+
 // TestConcurrent has connections of one immediate fabric used by a goroutine for each end.
 func TestConcurrent(t *testing.T) {
 	const pairs, rounds = 4, 500

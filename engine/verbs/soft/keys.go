@@ -25,7 +25,7 @@ var (
 type Table struct {
 	salt uint32
 	mu   sync.Mutex
-	free []uint32
+	free []uint32 // last key of each index that is free, not scrambled
 	all  atomic.Pointer[[]*region]
 }
 
@@ -65,16 +65,21 @@ func (t *Table) add(r *region) {
 	all := make([]*region, len(old), max(len(old)+1, cap(old)))
 	copy(all, old)
 	if n := len(t.free); n > 0 {
-		r.idx = t.free[n-1]
+		last := t.free[n-1]
 		t.free = t.free[:n-1]
+		r.idx = last >> 8
 		all[r.idx] = r
+		r.key.Store(next(last) ^ t.salt)
 	} else {
 		r.idx = uint32(len(all))
 		all = append(all, r)
+		r.key.Store((r.idx<<8 | rand.Uint32()&0xff) ^ t.salt)
 	}
-	r.key.Store((r.idx<<8 | rand.Uint32()&0xff) ^ t.salt)
 	t.all.Store(&all)
 }
+
+// next is the key of the same index and the generation after.
+func next(key uint32) uint32 { return key&^0xff | (key+1)&0xff }
 
 func (t *Table) remove(r *region) {
 	t.mu.Lock()
@@ -84,7 +89,7 @@ func (t *Table) remove(r *region) {
 	all := make([]*region, len(old), cap(old))
 	copy(all, old)
 	all[r.idx] = nil
-	t.free = append(t.free, r.idx)
+	t.free = append(t.free, r.key.Load()^t.salt)
 	t.all.Store(&all)
 }
 
@@ -224,7 +229,6 @@ func (t *Table) Invalidate(q verbs.QP, key uint32) error {
 		return fmt.Errorf("key %#x is bound on another connection", key)
 	}
 	r.valid.Store(false)
-	old := r.key.Load() ^ t.salt
-	r.key.Store((old&^0xff | (old+1)&0xff) ^ t.salt)
+	r.key.Store(next(r.key.Load()^t.salt) ^ t.salt)
 	return nil
 }
