@@ -20,6 +20,7 @@ func (s *scheduler) establish(c *conn, e *establishment, why *reason) {
 	c.acct = newAccount(g, n, e)
 	c.lastSend, c.ready = s.now, s.now
 	c.peer.alive(s.now)
+	c.publish() // before a message arrives: who got one finds the conn established
 	s.touch(c)
 	if why != nil {
 		s.close(c, why)
@@ -58,6 +59,7 @@ func (s *scheduler) close(c *conn, why *reason) {
 		return
 	}
 	c.state = connClosing
+	c.publish()
 	s.touch(c)
 	s.lnd.connd.submit(cop{kind: copClosing, c: c, why: why, text: c.backlog()})
 }
@@ -80,6 +82,7 @@ func (s *scheduler) finalise(c *conn, why *reason) {
 	}
 	c.state = connDisconnected
 	c.finalised = true
+	c.publish()
 	s.touch(c)
 	s.flush() // what was posted in this turn must be on the QP before it is flushed
 	if err := c.qp.ToError(); err != nil {

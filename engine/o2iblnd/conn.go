@@ -93,8 +93,8 @@ type connCounts struct {
 	txMsgs, rxMsgs, txBytes, rxBytes, writes, noopsSent, noopsReceived, creditStalls uint64
 }
 
-// connPub is what readers see of a connection: the scheduler stores it when it goes idle and every
-// publishEvery, so that reading never slows it.
+// connPub is what readers see of a connection: the scheduler stores it when the state changes, when it
+// goes idle and every publishEvery, so that reading never slows it.
 type connPub struct {
 	state, credits, outstanding, reserved, depth, highWater, maxFrags, version      atomic.Int32
 	sendsPosted, noopsPosted, txQueue, txNocred, txRsrvd, txNoops, activeTxs, nrx   atomic.Int32
