@@ -10,8 +10,8 @@ import (
 // ErrWouldBlock says that a stream takes no more bytes at the moment.
 var ErrWouldBlock = errors.New("stream takes no more now")
 
-// Stream is the byte stream under one connection. One goroutine reads and one writes at a time; Close may
-// come from any, and ends what waits.
+// Stream is the byte stream under one connection. One goroutine reads and one writes at a time, also while
+// another is in WaitWritable; Close may come from any, and ends what waits.
 type Stream interface {
 	// TryWritev writes what the stream takes at once and never blocks. With n short of everything the
 	// error is ErrWouldBlock, or what broke the stream.

@@ -178,11 +178,12 @@ type tcpStream struct {
 	rc            syscall.RawConn
 	local, remote netip.AddrPort
 
-	riov, wiov       []unix.Iovec
-	rn, wn           int
-	rerr, werr       unix.Errno
-	rfn, wfn, waitFn func(uintptr) bool
-	poll             [1]unix.PollFd
+	riov, wiov  []unix.Iovec
+	rn, wn      int
+	rerr, werr  unix.Errno
+	rfn, waitFn func(uintptr) bool
+	wfn         func(uintptr)
+	poll        [1]unix.PollFd
 }
 
 func newTCPStream(fd int) (*tcpStream, error) {
@@ -202,12 +203,12 @@ func newTCPStream(fd int) (*tcpStream, error) {
 			}
 		}
 	}
-	s.wfn = func(fd uintptr) bool {
+	s.wfn = func(fd uintptr) {
 		for {
 			n, _, e := unix.Syscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(s.wiov))), uintptr(len(s.wiov)))
 			s.wn, s.werr = int(n), e
 			if e != unix.EINTR {
-				return true
+				return
 			}
 		}
 	}
@@ -249,7 +250,8 @@ func (s *tcpStream) TryWritev(bufs [][]byte) (int, error) {
 	for i := range s.wiov {
 		want += int(s.wiov[i].Len)
 	}
-	err := s.rc.Write(s.wfn)
+	// Control, not Write: that would wait for whoever is in WaitWritable.
+	err := s.rc.Control(s.wfn)
 	clear(s.wiov)
 	switch {
 	case err != nil:
