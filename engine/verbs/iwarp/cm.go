@@ -4,14 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"o2ibd/engine/verbs"
 	"o2ibd/engine/verbs/soft"
@@ -61,7 +57,19 @@ func (c *cm) Poll(evs []verbs.Event) (int, error) {
 	return n, nil
 }
 
-func (c *cm) Close() error { return nil }
+// Close hangs up on peers whose requests nobody took.
+func (c *cm) Close() error {
+	c.mu.Lock()
+	left := c.events[c.head:]
+	c.events, c.head = nil, 0
+	c.mu.Unlock()
+	for _, ev := range left {
+		if ev.Type == verbs.EventConnectRequest {
+			ev.ID.Close()
+		}
+	}
+	return nil
+}
 
 // id implements verbs.ID. The goroutine of its CM owns it; its own goroutines reach what mu guards, and
 // send events.
@@ -75,21 +83,21 @@ type id struct {
 	dev           *device
 	local, remote netip.AddrPort
 	reuse         bool
-	tos           int // -1 would be unset; 0 is the default anyway
+	tos           uint8
 	dialer        Dialer
 	listener      Listener
 	cancel        context.CancelFunc
+	request       *mpaFrame // of the peer, on a child
+	param         verbs.ConnParam
 
-	request *mpaFrame // of the peer, on a child
-	mu      sync.Mutex
-	stream  Stream
-	half    map[Stream]struct{} // a listener's streams that have not asked yet
-	q       *qp
-	param   verbs.ConnParam
-	rest    []byte // read behind the peer's start-up frame
-	ended   bool   // EventDisconnected was sent, or never will be
-	up      bool   // there is a connection
-	tellUp  *verbs.Event
+	mu     sync.Mutex
+	stream Stream
+	half   map[Stream]struct{} // a listener's streams that have not asked yet
+	q      *qp
+	rest   []byte       // read behind the peer's start-up frame
+	up     bool         // there is or was a connection
+	ended  bool         // its end was told
+	tellUp *verbs.Event // held back until the peer's first frame
 }
 
 type userBox struct{ v any }
@@ -127,7 +135,7 @@ func (i *id) QP() verbs.QP {
 }
 
 func (i *id) SetTOS(tos uint8) error {
-	i.tos = int(tos)
+	i.tos = tos
 	return nil
 }
 
@@ -146,22 +154,11 @@ func (i *id) Bind(local netip.AddrPort, reuse bool) error {
 	return nil
 }
 
-func (i *id) Listen(int) error {
-	if i.dev == nil {
-		return fmt.Errorf("listen before bind: %w", verbs.ErrState)
-	}
-	l, err := i.prov.opt.Transport.Listen(i.local)
-	if err != nil {
-		return err
-	}
-	i.listener, i.local = l, l.Addr()
-	i.half = make(map[Stream]struct{})
-	i.spawn(i.accept)
-	return nil
-}
-
 func (i *id) ResolveAddr(local, remote netip.AddrPort, reuse bool, _ time.Duration) error {
-	if local.IsValid() && local.Addr().IsValid() {
+	if i.dialer != nil || i.listener != nil {
+		return fmt.Errorf("resolve an id that is resolved or listens: %w", verbs.ErrState)
+	}
+	if local.IsValid() {
 		if err := i.Bind(local, reuse); err != nil {
 			return err
 		}
@@ -191,17 +188,12 @@ func (i *id) CreateQP(attr verbs.QPAttr) (verbs.QP, error) {
 	if !ok || p.dev != i.dev {
 		return nil, fmt.Errorf("queue pair on another device's protection domain: %w", verbs.ErrState)
 	}
-	q := &qp{pd: p, cq: attr.CQ.(*soft.CQ), num: qpNumbers.Add(1), attr: attr, id: i, kick: make(chan struct{}, 1),
-		stopped: make(chan struct{}), quit: make(chan struct{}), iov: make([][]byte, 0, 4*batchFPDUs)}
-	q.posted.L = &q.mu
+	q := newQP(i, p, attr.CQ.(*soft.CQ), attr)
 	i.mu.Lock()
 	i.q = q
 	i.mu.Unlock()
 	return q, nil
 }
-
-// qpNumbers tell queue pairs of one process apart; they mean nothing to peers.
-var qpNumbers atomic.Uint32
 
 func (i *id) forgetQP(q *qp) {
 	i.mu.Lock()
@@ -211,11 +203,11 @@ func (i *id) forgetQP(q *qp) {
 	i.mu.Unlock()
 }
 
-// rnrTime is how long a message of the peer waits for a receive, 0: without end (spec of decision: the
-// RNR retry count, 7 meaning for ever).
+// rnrTime is how long a message of the peer waits for a receive (decision: the RNR retry count), 0: without
+// end.
 func (i *id) rnrTime() time.Duration {
 	n := i.param.RNRRetryCount
-	if n == 7 {
+	if n >= 7 {
 		return 0
 	}
 	return time.Duration(n+1) * 500 * time.Millisecond
@@ -224,119 +216,13 @@ func (i *id) rnrTime() time.Duration {
 // userTimeout is how long TCP may retransmit: a share for each retry of the transport.
 func userTimeout(retries uint8) time.Duration { return time.Duration(retries+1) * 2 * time.Second }
 
-func (i *id) Connect(p verbs.ConnParam) error {
-	if i.dialer == nil || i.q == nil {
-		return fmt.Errorf("connect before resolve and queue pair: %w", verbs.ErrState)
-	}
-	p.Private = append([]byte(nil), p.Private...)
-	i.param = p
-	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
-	i.cancel = cancel
-	d := i.dialer
-	i.dialer = nil
-	i.spawn(func() {
-		defer cancel()
-		i.connect(ctx, d)
-	})
-	return nil
-}
-
-// connect dials, asks, and takes the answer. A peer that does not know the enhanced set-up is asked again
-// without it.
-func (i *id) connect(ctx context.Context, d Dialer) {
-	s, err := d.Dial(ctx, i.remote)
-	if err != nil {
-		i.unreachable(err)
-		return
-	}
-	if !i.hold(s) {
-		return
-	}
-	req := mpaFrame{crc: !i.prov.opt.NoCRC, enhanced: true, rev: 2, ird: uint16(i.param.ResponderResources), ord: uint16(i.param.InitiatorDepth), private: i.param.Private}
-	rep, err := i.ask(s, &req)
-	if errors.Is(err, errOldPeer) {
-		s.Close()
-		var again Dialer
-		if again, err = i.prov.opt.Transport.Bind(i.local, true); err == nil {
-			if s, err = again.Dial(ctx, i.remote); err == nil && i.hold(s) {
-				req.enhanced, req.rev = false, 1
-				rep, err = i.ask(s, &req)
-			}
-		}
-	}
-	switch {
-	case err != nil:
-		if s != nil {
-			s.Close()
-		}
-		i.event(verbs.EventConnectError, err)
-	case rep.rejected:
-		s.Close()
-		kind := verbs.RejectOther
-		if len(rep.private) >= 7 {
-			kind = verbs.RejectConsumer
-		}
-		i.cm.add(verbs.Event{Type: verbs.EventRejected, ID: i, Reject: kind, Status: int(unix.ECONNREFUSED), Private: rep.private})
-	default:
-		ev := &verbs.Event{Type: verbs.EventEstablished, ID: i, Private: rep.private,
-			Param: verbs.ConnParam{ResponderResources: uint8(rep.ird & irdMask), InitiatorDepth: uint8(rep.ord & irdMask)}}
-		i.start(s, req.crc || rep.crc, false, ev)
-	}
-}
-
-// hold keeps the stream where Close finds it; false: the id is closed already.
-func (i *id) hold(s Stream) bool {
-	i.mu.Lock()
-	i.stream = s
-	i.mu.Unlock()
-	if i.closed.Load() {
-		s.Close()
-		return false
-	}
-	return true
-}
-
-func (i *id) unreachable(err error) {
-	switch {
-	case errors.Is(err, unix.ECONNREFUSED):
-		i.cm.add(verbs.Event{Type: verbs.EventRejected, ID: i, Reject: verbs.RejectNoListener, Status: int(unix.ECONNREFUSED), Err: err})
-	case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EADDRNOTAVAIL):
-		i.event(verbs.EventConnectError, err)
-	default:
-		i.event(verbs.EventUnreachable, err)
-	}
-}
-
-// errOldPeer says that the peer ended the stream instead of answering a revision 2 request.
-var errOldPeer = errors.New("the peer does not know MPA revision 2")
-
-// ask sends a request and reads the reply.
-func (i *id) ask(s Stream, req *mpaFrame) (*mpaFrame, error) {
-	if err := i.configure(s); err != nil {
-		return nil, err
-	}
-	s.SetReadDeadline(time.Now().Add(dialTimeout))
-	if err := writeAll(s, req.append(nil, false)); err != nil {
-		return nil, fmt.Errorf("sending the MPA request: %w", err)
-	}
-	rep, rest, err := readStart(s, true)
-	switch {
-	case req.rev == 2 && (err == io.EOF || err == nil && rep.rev == 1 && rep.rejected):
-		return nil, errOldPeer
-	case err != nil:
-		return nil, fmt.Errorf("reading the MPA reply: %w", err)
-	}
-	i.rest = rest
-	s.SetReadDeadline(time.Time{})
-	return rep, nil
-}
-
+// configure sets what the connection's parameters say about its stream.
 func (i *id) configure(s Stream) error {
 	if err := s.SetUserTimeout(userTimeout(i.param.RetryCount)); err != nil {
 		return fmt.Errorf("set the user timeout: %w", err)
 	}
 	if i.tos > 0 {
-		if err := s.SetTOS(uint8(i.tos)); err != nil {
+		if err := s.SetTOS(i.tos); err != nil {
 			return fmt.Errorf("set the type of service: %w", err)
 		}
 	}
@@ -358,87 +244,45 @@ func writeAll(s Stream, b []byte) error {
 	return nil
 }
 
-// readStart reads a start-up frame, and gives what came behind it in the same read.
-func readStart(s Stream, reply bool) (*mpaFrame, []byte, error) {
-	buf := make([]byte, mpaFrameSize+mpaMaxPrivate+readAhead)
-	end := 0
-	more := func(n int) error {
-		for end < n {
-			k, err := s.Readv([][]byte{buf[end:]})
-			end += k
-			if k == 0 {
-				if err == io.EOF && end > 0 {
-					err = io.ErrUnexpectedEOF
-				}
-				return err
-			}
+// hangUp ends a stream whose last word may still be on its way: closing with unread bytes would take it
+// back. It reads into nowhere until the peer ends its side too, for a bounded time.
+func hangUp(s Stream, buf []byte) {
+	s.SetReadDeadline(time.Now().Add(lingerFor))
+	vec := [1][]byte{buf}
+	for n := 0; n < 16<<20; {
+		k, err := s.Readv(vec[:])
+		if err != nil {
+			break
 		}
-		return nil
+		n += k
 	}
-	// A stranger shows with its first bytes: there is no need to wait for a whole frame of it.
-	if err := more(1); err != nil {
-		return nil, nil, err
-	}
-	key := mpaRequestKey[:]
-	if reply {
-		key = mpaReplyKey[:]
-	}
-	if k := min(end, len(key)); string(buf[:k]) != string(key[:k]) {
-		return nil, nil, fmt.Errorf("%w: it starts with %q", errMPAKey, buf[:k])
-	}
-	if err := more(mpaFrameSize); err != nil {
-		return nil, nil, err
-	}
-	f, n, err := mpaHead((*[mpaFrameSize]byte)(buf), reply)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := more(mpaFrameSize + n); err != nil {
-		return nil, nil, err
-	}
-	f.body(buf[mpaFrameSize : mpaFrameSize+n])
-	return &f, buf[mpaFrameSize+n : end], nil
+	s.Close()
 }
 
 // start makes the queue pair ready and runs the connection; ev tells the owner, at once or, when the peer
 // must send first, with its first frame.
-func (i *id) start(s Stream, crc, hold bool, ev *verbs.Event) {
+func (i *id) start(s Stream, crc, hold bool, ev *verbs.Event) error {
 	i.mu.Lock()
-	q := i.q
+	q, rest := i.q, i.rest
+	i.rest = nil
 	i.mu.Unlock()
-	if q == nil || i.closed.Load() {
+	if q == nil || i.closed.Load() || !q.ready(s, crc, hold) {
 		s.Close()
-		return
+		return fmt.Errorf("connect a queue pair that is gone or in error: %w", verbs.ErrState)
 	}
-	if rec := i.prov.opt.Record; rec != nil {
-		s = &recorded{Stream: s, rec: rec}
-	}
-	q.mu.Lock()
-	if q.state != qpIdle {
-		q.mu.Unlock()
-		s.Close()
-		return
-	}
-	q.stream, q.crc, q.hold, q.state = s, crc, hold, qpReady
-	q.mu.Unlock()
 	i.mu.Lock()
 	i.stream, i.up = s, true
 	if hold {
 		i.tellUp = ev
 	}
 	i.mu.Unlock()
-	r := &reader{q: q, nextMSN: 1, readMSN: 1, buf: make([]byte, readAhead)}
-	r.end = copy(r.buf, i.rest)
-	if len(i.rest) > len(r.buf) {
-		r.buf = append([]byte(nil), i.rest...)
-		r.end = len(i.rest)
-	}
-	i.rest = nil
 	if !hold {
 		i.cm.add(*ev)
 	}
+	r := newReader(q, rest, hold)
 	i.spawn(q.writer)
 	i.spawn(r.run)
+	return nil
 }
 
 // released tells the owner that the peer's first frame came.
@@ -452,135 +296,22 @@ func (i *id) released() {
 	}
 }
 
-// disconnected tells the owner once that the connection is over.
+// disconnected tells the owner once that the connection is over, or that it never came to be.
 func (i *id) disconnected(why error) {
 	i.mu.Lock()
-	tell := !i.ended
-	i.ended = true
+	tell, never := !i.ended, i.tellUp != nil
+	i.ended, i.tellUp = true, nil
 	i.mu.Unlock()
-	if tell {
+	switch {
+	case tell && never:
+		i.event(verbs.EventConnectError, why)
+	case tell:
 		i.event(verbs.EventDisconnected, why)
 	}
 }
 
-// accept takes streams of peers and reads their requests, each in a goroutine of its own.
-func (i *id) accept() {
-	for {
-		s, err := i.listener.Accept()
-		if err != nil {
-			if i.closed.Load() || errors.Is(err, os.ErrClosed) {
-				return
-			}
-			i.prov.opt.Log.Warn("accepting a connection failed", "listener", i.local.String(), "err", err)
-			// Most likely there are no descriptors left: give others the time to close some.
-			time.Sleep(50 * time.Millisecond)
-			continue
-		}
-		i.mu.Lock()
-		full := len(i.half) >= maxHalfOpen
-		if !full && !i.closed.Load() {
-			i.half[s] = struct{}{}
-		}
-		i.mu.Unlock()
-		if full || i.closed.Load() {
-			i.prov.opt.OnProtocolError(i.local, s.Remote(), fmt.Errorf("%d connections have not said what they want: closed", maxHalfOpen))
-			s.Close()
-			continue
-		}
-		i.spawn(func() { i.greet(s) })
-	}
-}
-
-// greet reads a peer's request and makes the child that the owner decides about.
-func (i *id) greet(s Stream) {
-	s.SetReadDeadline(time.Now().Add(startTimeout))
-	f, rest, err := readStart(s, false)
-	i.mu.Lock()
-	delete(i.half, s)
-	i.mu.Unlock()
-	if err == nil && len(rest) > 0 {
-		err = errors.New("bytes behind the MPA request, before it was answered")
-	}
-	if err != nil || i.closed.Load() {
-		if err != nil && err != io.EOF {
-			i.prov.opt.OnProtocolError(i.local, s.Remote(), fmt.Errorf("connection set-up: %w", err))
-		}
-		s.Close()
-		return
-	}
-	s.SetReadDeadline(time.Time{})
-	child := &id{cm: i.cm, prov: i.prov, dev: i.dev, local: i.local, remote: s.Remote(), stream: s, request: f}
-	child.SetUser(i.User())
-	child.param.RetryCount = 5
-	i.cm.add(verbs.Event{Type: verbs.EventConnectRequest, ID: child, Listener: i, Private: f.private,
-		Param: verbs.ConnParam{ResponderResources: uint8(f.ord & irdMask), InitiatorDepth: uint8(f.ird & irdMask)}})
-}
-
-// reply is the frame that answers the peer's request: with CRC if the peer asks for it, as siw does.
-func (i *id) reply(private []byte, rejected bool) (*mpaFrame, error) {
-	f := &mpaFrame{crc: i.request.crc, rejected: rejected, enhanced: i.request.enhanced, rev: i.request.rev, private: private}
-	if len(private) > f.maxPrivate() {
-		return nil, fmt.Errorf("%d bytes of private data: at most %d fit", len(private), f.maxPrivate())
-	}
-	return f, nil
-}
-
-func (i *id) Accept(p verbs.ConnParam) error {
-	if i.request == nil || i.q == nil || i.up {
-		return fmt.Errorf("accept without a request and a queue pair: %w", verbs.ErrState)
-	}
-	i.param = p
-	f, err := i.reply(p.Private, false)
-	if err != nil {
-		return err
-	}
-	f.ird, f.ord = uint16(p.ResponderResources), uint16(p.InitiatorDepth)
-	// Peer-to-peer: the initiator sends a frame of its choice first, we take any (RFC 6581 section 4.3).
-	hold := f.enhanced && i.request.ird&irdPeerToPeer != 0
-	if hold {
-		f.ird |= i.request.ird & (irdPeerToPeer | irdRTRSend)
-		f.ord |= i.request.ord & (ordRTRWrite | ordRTRRead)
-	}
-	if err := i.configure(i.stream); err != nil {
-		return err
-	}
-	if err := writeAll(i.stream, f.append(nil, true)); err != nil {
-		return fmt.Errorf("sending the MPA reply: %w", err)
-	}
-	i.start(i.stream, f.crc, hold, &verbs.Event{Type: verbs.EventEstablished, ID: i})
-	return nil
-}
-
-func (i *id) Reject(private []byte) error {
-	if i.request == nil || i.up {
-		return fmt.Errorf("reject without a request: %w", verbs.ErrState)
-	}
-	f, err := i.reply(private, true)
-	if err != nil {
-		return err
-	}
-	s := i.stream
-	i.stream = nil
-	if err := writeAll(s, f.append(nil, true)); err != nil {
-		s.Close()
-		return fmt.Errorf("sending the MPA reject: %w", err)
-	}
-	s.CloseWrite()
-	// Let the peer read it: closing now could take it away again.
-	i.spawn(func() {
-		s.SetReadDeadline(time.Now().Add(lingerFor))
-		buf := make([]byte, 512)
-		for {
-			if _, err := s.Readv([][]byte{buf}); err != nil {
-				s.Close()
-				return
-			}
-		}
-	})
-	return nil
-}
-
-// Disconnect implements verbs.ID: what was posted is still written, then our direction is closed.
+// Disconnect implements verbs.ID: what was posted is still written, then our direction is closed. The peer
+// has a bounded time to close the other.
 func (i *id) Disconnect() error {
 	i.mu.Lock()
 	q, up := i.q, i.up
@@ -588,13 +319,7 @@ func (i *id) Disconnect() error {
 	if q == nil || !up {
 		return fmt.Errorf("disconnect without a connection: %w", verbs.ErrState)
 	}
-	q.mu.Lock()
-	q.lastSend = true
-	write := q.state == qpReady && !q.blocked
-	q.mu.Unlock()
-	if write {
-		q.pump(inlineBytes)
-	}
+	q.finish(i.prov.opt.CloseTimeout)
 	return nil
 }
 
@@ -613,15 +338,15 @@ func (i *id) Close() error {
 		i.listener.Close()
 	}
 	i.mu.Lock()
-	s, q := i.stream, i.q
+	s, q, up := i.stream, i.q, i.up
 	for h := range i.half {
 		h.SetReadDeadline(longAgo)
 	}
 	i.mu.Unlock()
-	switch {
-	case q != nil:
+	if q != nil {
 		q.ToError()
-	case s != nil && !i.up:
+	}
+	if s != nil && !up {
 		s.Close()
 	}
 	if i.listener != nil {

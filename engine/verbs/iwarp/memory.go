@@ -18,18 +18,25 @@ func (p *pd) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 
 func (p *pd) AllocMW() (verbs.MW, error) { return p.dev.prov.keys.Window(p), nil }
 
-// remote resolves what a peer asks for on q; what it may not have is a Terminate.
+// remote resolves what a segment of the peer asks for on q; what it may not have is a Terminate. Placing is
+// a matter of DDP (RFC 5041 section 7), rights and the source of a read are one of RDMAP (RFC 5040 section 7).
 func (q *qp) remote(key uint32, addr uint64, n int, need verbs.Access) ([]byte, *terminate) {
 	mem, err := q.pd.dev.prov.keys.Remote(q.pd, q, key, addr, n, need)
+	placing, source := uint8(0), uint8(0)
 	switch {
 	case err == nil:
 		return mem, nil
 	case errors.Is(err, soft.ErrAccess):
 		return nil, protection(2, "%v", err)
+	case errors.Is(err, soft.ErrBounds) && addr+uint64(n) < addr:
+		placing, source = 3, 4
 	case errors.Is(err, soft.ErrBounds):
-		return nil, taggedError(1, "%v", err)
+		placing, source = 1, 1
 	case errors.Is(err, soft.ErrOwner):
-		return nil, taggedError(2, "%v", err)
+		placing, source = 2, 3
 	}
-	return nil, taggedError(0, "%v", err)
+	if need == verbs.RemoteRead {
+		return nil, protection(source, "%v", err)
+	}
+	return nil, taggedError(placing, "%v", err)
 }

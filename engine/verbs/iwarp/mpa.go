@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 )
 
 // MPA start-up frames (RFC 5044 section 7.1, RFC 6581 section 4): a 16-byte key, flags, revision, length
@@ -114,10 +115,66 @@ func (f *mpaFrame) append(b []byte, reply bool) []byte {
 	return append(b, f.private...)
 }
 
+// peerToPeer says that the initiator wants the set-up in which it sends a frame of its choice before the
+// responder may (RFC 6581 section 4.3).
+func (f *mpaFrame) peerToPeer() bool { return f.enhanced && f.ird&irdPeerToPeer != 0 }
+
+// readyToReceive makes a reply of f that agrees to the peer-to-peer set-up of a request. A frame that
+// touches no receive is taken before a send where the initiator can do both.
+func (f *mpaFrame) readyToReceive(req *mpaFrame) {
+	f.ird |= irdPeerToPeer
+	f.ord |= req.ord & (ordRTRWrite | ordRTRRead)
+	if req.ord&(ordRTRWrite|ordRTRRead) == 0 {
+		f.ird |= req.ird & irdRTRSend
+	}
+}
+
 // maxPrivate is how much private data of the consumer fits.
 func (f *mpaFrame) maxPrivate() int {
 	if f.enhanced {
 		return mpaMaxPrivate - mpaWords
 	}
 	return mpaMaxPrivate
+}
+
+// readStart reads a start-up frame, and gives what came behind it in the same read.
+func readStart(s Stream, reply bool) (*mpaFrame, []byte, error) {
+	buf := make([]byte, mpaFrameSize+mpaMaxPrivate+readAhead)
+	end := 0
+	more := func(n int) error {
+		for end < n {
+			k, err := s.Readv([][]byte{buf[end:]})
+			end += k
+			if k == 0 {
+				if err == io.EOF && end > 0 {
+					err = io.ErrUnexpectedEOF
+				}
+				return err
+			}
+		}
+		return nil
+	}
+	// A stranger shows with its first bytes: there is no need to wait for a whole frame of it.
+	if err := more(1); err != nil {
+		return nil, nil, err
+	}
+	key := mpaRequestKey[:]
+	if reply {
+		key = mpaReplyKey[:]
+	}
+	if k := min(end, len(key)); string(buf[:k]) != string(key[:k]) {
+		return nil, nil, fmt.Errorf("%w: it starts with %q", errMPAKey, buf[:k])
+	}
+	if err := more(mpaFrameSize); err != nil {
+		return nil, nil, err
+	}
+	f, n, err := mpaHead((*[mpaFrameSize]byte)(buf), reply)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := more(mpaFrameSize + n); err != nil {
+		return nil, nil, err
+	}
+	f.body(buf[mpaFrameSize : mpaFrameSize+n])
+	return &f, buf[mpaFrameSize+n : end], nil
 }

@@ -139,16 +139,25 @@ func (d *pipeDialer) Dial(ctx context.Context, remote netip.AddrPort) (Stream, e
 	there, back := newPipe(), newPipe()
 	near := &pipeStream{net: d.net, in: back, out: there, local: d.at, remote: remote}
 	far := &pipeStream{net: d.net, in: there, out: back, local: remote, remote: d.at, accepted: true}
+	d.net.mu.Lock()
+	d.net.streams[near], d.net.streams[far] = struct{}{}, struct{}{}
+	d.net.mu.Unlock()
+	var err error = unix.ECONNREFUSED
 	select {
 	case l.backlog <- far:
-		d.net.mu.Lock()
-		d.net.streams[near], d.net.streams[far] = struct{}{}, struct{}{}
-		d.net.mu.Unlock()
+		select {
+		case <-l.closed:
+			l.drain() // it may have looked before we put ours there
+		default:
+		}
 		return near, nil
 	case <-l.closed:
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
-	d.Close()
-	return nil, fmt.Errorf("connect to %v: %w", remote, unix.ECONNREFUSED)
+	far.Close()
+	near.Close()
+	return nil, fmt.Errorf("connect to %v: %w", remote, err)
 }
 
 type pipeListener struct {
@@ -177,8 +186,21 @@ func (l *pipeListener) Close() error {
 		l.net.mu.Unlock()
 		l.net.give(l.at)
 		close(l.closed)
+		l.drain()
 	})
 	return nil
+}
+
+// drain closes what nobody will accept any more.
+func (l *pipeListener) drain() {
+	for {
+		select {
+		case s := <-l.backlog:
+			s.Close()
+		default:
+			return
+		}
+	}
 }
 
 // pipe is one direction.
@@ -277,6 +299,9 @@ func (s *pipeStream) WaitWritable() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.err == nil {
+		if p.eof {
+			return unix.EPIPE
+		}
 		gone := s.net.gone(s.local.Addr(), s.remote.Addr())
 		if gone {
 			s.unconfirmed()
@@ -336,7 +361,7 @@ func (s *pipeStream) CloseWrite() error {
 	p := s.out
 	p.mu.Lock()
 	p.eof = true
-	p.readable.Broadcast()
+	p.wake()
 	p.mu.Unlock()
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"o2ibd/engine/verbs"
@@ -38,19 +39,25 @@ type Options struct {
 	Interfaces []Interface
 	Transport  Transport // nil: TCP
 	NoCRC      bool      // do not ask for CRC where we connect; a peer that asks for it gets it
+	Revision   uint8     // of MPA, where we connect: 2 (and 0) asks for the enhanced set-up and falls back to 1
 	Log        *slog.Logger
+
+	// Timeouts; 0 means the value behind it.
+	ConnectTimeout time.Duration // for a stream to the peer, and then for its answer: 30 s
+	StartTimeout   time.Duration // for the request of an accepted stream: 10 s
+	CloseTimeout   time.Duration // from Disconnect to the end of the connection: 10 s
+
 	// OnProtocolError hears of peers that do not speak MPA or break a rule before there is a connection.
 	OnProtocolError func(local, remote netip.AddrPort, err error)
-	// Record sees the bytes of every connection as they are read and written, for captures in tests. It is
+	// Record sees all bytes of every connection as they are read and written, for captures in tests. It is
 	// called by the connection's goroutines.
 	Record func(from, to netip.AddrPort, b []byte)
 }
 
-// Bounds of connection set-up.
+// Bounds of set-up and end of connections.
 const (
-	startTimeout = 10 * time.Second // for a peer's start-up frame
-	maxHalfOpen  = 256              // accepted streams that have not asked for a connection yet
-	dialTimeout  = 30 * time.Second // for a stream, and then for the peer to answer
+	maxHalfOpen = 256             // accepted streams of a listener that have not asked for a connection yet
+	lingerFor   = 2 * time.Second // for the peer's end of a stream that we have ended
 )
 
 type provider struct {
@@ -58,6 +65,7 @@ type provider struct {
 	keys    *soft.Table
 	devices []*device
 	running sync.WaitGroup // goroutines of all ids
+	lastQP  atomic.Uint32  // number of the queue pair made last; peers do not see it
 }
 
 // New makes a provider.
@@ -70,6 +78,17 @@ func New(opt Options) verbs.Provider {
 	}
 	if opt.OnProtocolError == nil {
 		opt.OnProtocolError = func(_, _ netip.AddrPort, _ error) {}
+	}
+	if opt.Revision == 0 {
+		opt.Revision = 2
+	}
+	for _, t := range []struct {
+		set *time.Duration
+		to  time.Duration
+	}{{&opt.ConnectTimeout, 30 * time.Second}, {&opt.StartTimeout, 10 * time.Second}, {&opt.CloseTimeout, 10 * time.Second}} {
+		if *t.set == 0 {
+			*t.set = t.to
+		}
 	}
 	p := &provider{opt: opt, keys: soft.NewTable()}
 	for i, f := range opt.Interfaces {

@@ -3,18 +3,11 @@ package iwarp
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"sync"
+	"time"
 
 	"o2ibd/engine/verbs"
 	"o2ibd/engine/verbs/soft"
-)
-
-const (
-	// batchFPDUs go out in one vectored write: a write of 1 MiB and the send behind it fit.
-	batchFPDUs = 18
-	// inlineBytes is what a poster writes itself before it leaves the rest to the connection's writer.
-	inlineBytes = 256 << 10
 )
 
 // qpState only grows.
@@ -26,12 +19,15 @@ const (
 	qpError                // everything completes as flushed
 )
 
-// sendOp is one piece of work in the send queue: a posted request, or an answer of ours.
+// maxAnswers bounds the reads of a peer that wait for their answer.
+const maxAnswers = 128
+
+// sendOp is one piece of work for the writer: a posted request, or the answer to a peer's read.
 type sendOp struct {
 	kind     opKind
 	id       uint64
 	signaled bool
-	silent   bool // no completion: an answer to the peer
+	fence    bool
 	op       verbs.Opcode
 	nsge     uint8
 	sge      [verbs.MaxSGE][]byte
@@ -43,7 +39,6 @@ type sendOp struct {
 	read     readRequest
 	bind     verbs.BindMWAttr
 	bad      verbs.WCStatus // fails with this when its turn comes
-	head     [untaggedSize + readRequestSize]byte
 }
 
 type opKind uint8
@@ -55,16 +50,15 @@ const (
 	opReadResponse
 	opBind
 	opInvalidate
-	opTerminate
 )
 
-// readRequest is the content of an RDMA Read Request.
-type readRequest struct {
-	sinkTag uint32
-	sinkTo  uint64
-	size    uint32
-	srcTag  uint32
-	srcTo   uint64
+// begun says that some of o is in FPDUs and more is not; written, that all of it is.
+func (o *sendOp) begun() bool   { return o.built && o.done < o.total }
+func (o *sendOp) written() bool { return o.built && o.done == o.total }
+
+// local says that o needs no stream: it is bad, or changes keys.
+func (o *sendOp) local() bool {
+	return o.bad != verbs.WCSuccess || o.kind == opBind || o.kind == opInvalidate
 }
 
 // recvOp is a posted receive.
@@ -76,9 +70,21 @@ type recvOp struct {
 	bad  bool
 }
 
+// awaited is a request that was written and may not complete yet: a read whose response is not here, or
+// what was posted behind one.
+type awaited struct {
+	id       uint64
+	op       verbs.Opcode
+	signaled bool
+	sink     []byte // reads
+	to       uint64
+	stag     uint32
+	got      int
+}
+
 // qp implements verbs.QP. Posts come from one goroutine; the reader and the writer goroutine of the
 // connection run beside it. mu guards the queues and the state; out is held by whoever writes to the
-// stream, and comes before mu.
+// stream, and comes before mu. Posters never wait for out: who holds it looks at the queues again.
 type qp struct {
 	pd     *pd
 	cq     *soft.CQ
@@ -88,21 +94,26 @@ type qp struct {
 	stream Stream
 	crc    bool
 
+	kick    chan struct{}
+	stopped chan struct{} // closed when the reader touches no memory any more
+	quit    chan struct{} // closed when the reader is done
+
 	mu       sync.Mutex
 	state    qpState
+	why      error // the first reason for qpError; nil: an orderly end
 	sends    fifo[sendOp]
 	nsend    int // posted requests without completion
+	waiting  fifo[awaited]
+	answers  fifo[sendOp] // to reads of the peer, which wait for nothing that was posted
 	recvs    fifo[recvOp]
-	posted   sync.Cond // a receive came, or the state changed
-	kick     chan struct{}
-	stopped  chan struct{} // closed when the reader touches no memory any more
-	quit     chan struct{} // closed when the reader is done
-	why      error         // the first reason for qpError; nil: an orderly end
-	blocked  bool          // the stream takes no more: the writer goroutine waits for it
-	hold     bool          // the peer must send first (RFC 6581 peer-to-peer)
-	lastSend bool          // close our direction once the queue is empty
-	shut     bool          // it is closed
-	reads    fifo[pendingRead]
+	posted   sync.Cond   // a receive came, or the state changed
+	blocked  bool        // the stream takes no more: the writer goroutine waits for it
+	fenced   bool        // the head of sends waits for our reads
+	answered bool        // the last message that was framed is an answer
+	hold     bool        // the peer must send first (RFC 6581 peer-to-peer)
+	lastSend bool        // close our direction once the queues are empty
+	shut     bool        // it is closed
+	patience *time.Timer // for the peer to close its direction
 
 	out     sync.Mutex
 	msn     uint32
@@ -111,24 +122,32 @@ type qp struct {
 	iovAt   int // first entry of iov that is not written whole
 	pending int // bytes of iov not yet written
 	fpdus   [batchFPDUs]struct {
-		head [maxHead + readRequestSize]byte
+		head [maxHead + terminateSize]byte
 		tail [maxTrailer]byte
 	}
 }
 
-// pendingRead is a read of ours that waits for its response.
-type pendingRead struct {
-	sink   []byte
-	to     uint64
-	stag   uint32
-	got    int
-	id     uint64
-	signal bool
+func newQP(i *id, p *pd, cq *soft.CQ, attr verbs.QPAttr) *qp {
+	q := &qp{pd: p, cq: cq, num: i.prov.lastQP.Add(1), attr: attr, id: i, kick: make(chan struct{}, 1),
+		stopped: make(chan struct{}), quit: make(chan struct{}), iov: make([][]byte, 0, 4*batchFPDUs)}
+	q.posted.L = &q.mu
+	return q
 }
 
 func (q *qp) Num() uint32 { return q.num }
 
-// postRecvs takes receives; q.mu is not held.
+// ready connects the queue pair. False: it is in error.
+func (q *qp) ready(s Stream, crc, hold bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.state != qpIdle {
+		return false
+	}
+	q.stream, q.crc, q.hold, q.state = s, crc, hold, qpReady
+	return true
+}
+
+// postRecvs takes receives.
 func (q *qp) postRecvs(wrs []verbs.RecvWR) (int, error) {
 	keys := q.pd.dev.prov.keys
 	q.mu.Lock()
@@ -183,10 +202,9 @@ func (q *qp) postSends(wrs []verbs.SendWR) (int, error) {
 			continue
 		}
 		q.nsend++
-		op := q.sends.next()
-		op.fill(keys, q.pd, wr)
+		q.sends.next().fill(keys, q.pd, wr)
 	}
-	write := !q.blocked && !q.hold && q.state == qpReady && q.sends.n > 0
+	write := q.writable()
 	q.mu.Unlock()
 	if write {
 		q.pump(inlineBytes)
@@ -196,7 +214,7 @@ func (q *qp) postSends(wrs []verbs.SendWR) (int, error) {
 
 // fill makes o of a posted request; what is wrong with it shows when its turn comes.
 func (o *sendOp) fill(keys *soft.Table, p *pd, wr *verbs.SendWR) {
-	o.kind, o.id, o.signaled, o.silent, o.op = opSend, wr.ID, wr.Signaled, false, wr.Op
+	o.kind, o.id, o.signaled, o.fence, o.op = opSend, wr.ID, wr.Signaled, wr.Fence, wr.Op
 	o.nsge, o.total, o.done, o.built, o.stag, o.to, o.bad = 0, 0, 0, false, 0, 0, verbs.WCSuccess
 	switch wr.Op {
 	case verbs.OpSend:
@@ -242,282 +260,88 @@ func (o *sendOp) fill(keys *soft.Table, p *pd, wr *verbs.SendWR) {
 	}
 }
 
-// answer queues what the peer's request calls for, in order behind what was posted.
-func (q *qp) answer(fill func(*sendOp)) {
+// answer queues the response to a read of the peer. False: there are too many already.
+func (q *qp) answer(req *readRequest, mem []byte) bool {
 	q.mu.Lock()
-	if q.state != qpReady {
+	if q.answers.n >= maxAnswers {
 		q.mu.Unlock()
-		return
+		return false
 	}
-	o := q.sends.next()
-	*o = sendOp{silent: true}
-	fill(o)
-	write := !q.blocked
+	if q.state == qpReady && !q.shut {
+		o := q.answers.next()
+		*o = sendOp{kind: opReadResponse, op: verbs.OpRead, stag: req.sinkTag, to: req.sinkTo, total: len(mem), nsge: 1}
+		o.sge[0] = mem
+	}
+	write := q.writable()
+	q.mu.Unlock()
+	if write {
+		q.pump(inlineBytes)
+	}
+	return true
+}
+
+// oldestRead is the read whose response is due, nil without one. It stays where it is until responded.
+func (q *qp) oldestRead() *awaited {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.waiting.n == 0 {
+		return nil
+	}
+	return q.waiting.at(0)
+}
+
+// responded completes the oldest read, and what only waited for it.
+func (q *qp) responded() {
+	q.mu.Lock()
+	for first := true; q.waiting.n > 0; first = false {
+		a := q.waiting.at(0)
+		if !first && a.op == verbs.OpRead {
+			break
+		}
+		q.succeed(a.id, a.op, a.signaled)
+		q.waiting.pop()
+	}
+	if q.waiting.n == 0 {
+		q.fenced = false
+	}
+	write := q.writable()
 	q.mu.Unlock()
 	if write {
 		q.pump(inlineBytes)
 	}
 }
 
-// pump builds and writes batches until the queue is empty, the stream is full, or limit bytes were
-// written; the writer goroutine does the rest.
-func (q *qp) pump(limit int) {
-	q.out.Lock()
-	defer q.out.Unlock()
-	for {
-		if q.pending == 0 && !q.build() {
-			return
-		}
-		n, err := q.stream.TryWritev(q.iov[q.iovAt:])
-		q.written(n)
-		if q.pending == 0 {
-			q.complete()
-			if limit -= n; limit > 0 {
-				continue
-			}
-			q.mu.Lock()
-			more := q.sends.n > 0
-			q.blocked = q.blocked || more
-			q.mu.Unlock()
-			if more {
-				q.wakeWriter()
-			}
-			return
-		}
-		if err != nil && !errors.Is(err, ErrWouldBlock) {
-			q.fail(verbs.WCRetryExceeded, fmt.Errorf("writing to the peer: %w", err), nil)
-			return
-		}
-		q.mu.Lock()
-		q.blocked = true
-		q.mu.Unlock()
-		q.wakeWriter()
-		return
+// succeed completes a posted request; mu is held.
+func (q *qp) succeed(id uint64, op verbs.Opcode, signaled bool) {
+	q.nsend--
+	if signaled {
+		q.cq.Add(verbs.WC{ID: id, Op: op, QPNum: q.num})
 	}
 }
 
-func (q *qp) wakeWriter() {
-	select {
-	case q.kick <- struct{}{}:
-	default:
-	}
-}
-
-// writer is the connection's own goroutine for what posters leave.
-func (q *qp) writer() {
-	for {
-		select {
-		case <-q.kick:
-		case <-q.quit:
-			return
-		}
-		for {
-			q.mu.Lock()
-			again := q.blocked && q.state == qpReady
-			q.mu.Unlock()
-			if !again {
-				break
-			}
-			if q.pendingBytes() > 0 {
-				if err := q.stream.WaitWritable(); err != nil {
-					q.out.Lock()
-					q.fail(verbs.WCRetryExceeded, fmt.Errorf("writing to the peer: %w", err), nil)
-					q.out.Unlock()
-					break
-				}
-			}
-			q.mu.Lock()
-			q.blocked = false
-			q.mu.Unlock()
-			q.pump(1 << 62)
-		}
-	}
-}
-
-func (q *qp) pendingBytes() int {
-	q.out.Lock()
-	defer q.out.Unlock()
-	return q.pending
-}
-
-// written advances over n bytes that the stream took.
-func (q *qp) written(n int) {
-	q.pending -= n
-	for n > 0 {
-		b := q.iov[q.iovAt]
-		if n < len(b) {
-			q.iov[q.iovAt] = b[n:]
-			return
-		}
-		n -= len(b)
-		q.iov[q.iovAt] = nil
-		q.iovAt++
-	}
-}
-
-// build turns the head of the send queue into one batch of FPDUs. False: there is nothing to write.
-func (q *qp) build() bool {
-	q.iov, q.iovAt, q.pending = q.iov[:0], 0, 0
-	n := 0
-	for i := 0; n < batchFPDUs; i++ {
-		q.mu.Lock()
-		if q.state != qpReady || i >= q.sends.n || q.hold {
-			last := q.lastSend && q.sends.n == 0 && !q.shut && q.state == qpReady
-			q.shut = q.shut || last
-			q.mu.Unlock()
-			if last {
-				q.stream.CloseWrite()
-			}
-			break
-		}
-		o := q.sends.at(i)
-		q.mu.Unlock()
-		// The op stays in place while out is held: only complete and fail take it off.
-		if o.bad != verbs.WCSuccess {
-			if n > 0 {
-				break // what is in front of it goes first
-			}
-			q.fail(o.bad, errors.New("a work request names memory that is not registered for it"), nil)
-			return false
-		}
-		switch o.kind {
-		case opBind, opInvalidate:
-			if n > 0 {
-				return true // its effect comes after what is in front of it
-			}
-			var err error
-			if o.kind == opBind {
-				err = q.pd.dev.prov.keys.Bind(q.pd, q, &o.bind)
-			} else {
-				err = q.pd.dev.prov.keys.Invalidate(q, o.stag)
-			}
-			if err != nil {
-				q.fail(verbs.WCBindError, err, nil)
-				return false
-			}
-			o.built = true
-			q.complete()
-			i = -1
-			continue
-		}
-		for ; (!o.built || o.done < o.total) && n < batchFPDUs; n++ {
-			q.frame(o, n)
-		}
-		if o.done < o.total {
-			break
-		}
-	}
-	return q.pending > 0
-}
-
-// frame puts the next FPDU of o into the batch as number n.
-func (q *qp) frame(o *sendOp, n int) {
-	f := &q.fpdus[n]
-	k := min(o.total-o.done, maxSegment)
-	last := o.done+k == o.total
-	var h int
-	switch o.kind {
-	case opWrite:
-		h = putTagged(f.head[:], rdmapWrite, last, o.stag, o.to+uint64(o.done), k)
-	case opReadResponse:
-		h = putTagged(f.head[:], rdmapReadResponse, last, o.stag, o.to+uint64(o.done), k)
-	case opReadRequest:
-		q.readMSN++
-		h = putUntagged(f.head[:], rdmapReadRequest, true, 0, queueRead, q.readMSN, 0, readRequestSize)
-		r := &o.read
-		p := f.head[h:]
-		be.PutUint32(p, r.sinkTag)
-		be.PutUint64(p[4:], r.sinkTo)
-		be.PutUint32(p[12:], r.size)
-		be.PutUint32(p[16:], r.srcTag)
-		be.PutUint64(p[20:], r.srcTo)
-		h += readRequestSize
-		q.mu.Lock()
-		q.reads.push(pendingRead{sink: o.sge[0], stag: r.sinkTag, to: r.sinkTo, id: o.id, signal: o.signaled})
-		q.mu.Unlock()
-	case opTerminate:
-		h = putUntagged(f.head[:], rdmapTerminate, true, 0, queueTerminate, 1, 0, o.total)
-		copy(f.head[h:], o.head[:o.total])
-		h += o.total
-	default:
-		if !o.built {
-			q.msn++
-		}
-		op := uint8(rdmapSend)
-		if o.op == verbs.OpSendInv {
-			op = rdmapSendInv
-		}
-		h = putUntagged(f.head[:], op, last, o.stag, queueSend, q.msn, uint32(o.done), k)
-	}
-	q.add(f.head[:h])
-	sum := uint32(0)
-	if q.crc {
-		sum = crc32.Update(0, castagnoli, f.head[:h])
-	}
-	if o.kind != opReadRequest && o.kind != opTerminate {
-		skip, left := o.done, k
-		for s := range o.sge[:o.nsge] {
-			b := o.sge[s]
-			if skip >= len(b) {
-				skip -= len(b)
-				continue
-			}
-			b = b[skip:]
-			skip = 0
-			b = b[:min(len(b), left)]
-			left -= len(b)
-			q.add(b)
-			if q.crc {
-				sum = crc32.Update(sum, castagnoli, b)
-			}
-			if left == 0 {
-				break
-			}
-		}
-	}
-	o.done += k
-	o.built = true
-	pad := padOf(int(be.Uint16(f.head[:])))
-	clear(f.tail[:])
-	if q.crc {
-		sum = crc32.Update(sum, castagnoli, f.tail[:pad])
-		// CRC32c travels as iSCSI has it: least significant byte first.
-		f.tail[pad], f.tail[pad+1], f.tail[pad+2], f.tail[pad+3] = byte(sum), byte(sum>>8), byte(sum>>16), byte(sum>>24)
-	}
-	q.add(f.tail[:pad+crcSize])
-}
-
-func (q *qp) add(b []byte) {
-	if len(b) > 0 {
-		q.iov = append(q.iov, b)
-		q.pending += len(b)
-	}
-}
-
-// complete takes the requests off the queue that are written whole. Reads complete when their response
-// came.
+// complete takes what is written whole off the queues. Requests complete unless a read is before them; a
+// read completes when its response came.
 func (q *qp) complete() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for q.sends.n > 0 {
+	for ; q.sends.n > 0 && q.sends.at(0).written(); q.sends.pop() {
 		o := q.sends.at(0)
-		if !o.built || o.done < o.total {
-			return
+		switch {
+		case o.kind == opReadRequest: // it waits already
+		case q.waiting.n > 0:
+			*q.waiting.next() = awaited{id: o.id, op: o.op, signaled: o.signaled}
+		default:
+			q.succeed(o.id, o.op, o.signaled)
 		}
-		read := o.kind == opReadRequest
-		if !o.silent && !read {
-			q.nsend--
-			if o.signaled {
-				q.cq.Add(verbs.WC{ID: o.id, Op: o.op, QPNum: q.num})
-			}
-		}
-		q.sends.pop()
+	}
+	for q.answers.n > 0 && q.answers.at(0).written() {
+		q.answers.pop()
 	}
 }
 
-// fail moves the queue pair to error; out is held, mu is not. The request at the head completes with
-// status, all others as flushed; receives are flushed by the reader, which may be filling one. why is nil
-// for an orderly end. With t the peer is sent a Terminate, as far as the stream takes it at once.
+// fail moves the queue pair to error; out is held, mu is not. The oldest request completes with status, all
+// others as flushed; receives are flushed by the reader, which may be filling one. why is nil for an orderly
+// end. With t the peer is sent a Terminate, as far as the stream takes it at once.
 func (q *qp) fail(status verbs.WCStatus, why error, t *terminate) {
 	q.mu.Lock()
 	if q.state == qpError {
@@ -526,26 +350,28 @@ func (q *qp) fail(status verbs.WCStatus, why error, t *terminate) {
 	}
 	connected := q.state == qpReady
 	q.state, q.why = qpError, why
-	for i := 0; q.sends.n > 0; i++ {
-		o := q.sends.at(0)
-		if !o.silent && o.kind != opReadRequest {
-			q.cq.Add(verbs.WC{ID: o.id, Op: o.op, Status: status, QPNum: q.num})
-			status = verbs.WCFlushed
-		}
-		if o.kind == opReadRequest && !o.built {
-			q.cq.Add(verbs.WC{ID: o.id, Op: o.op, Status: verbs.WCFlushed, QPNum: q.num})
-		}
-		q.sends.pop()
-	}
-	for q.reads.n > 0 {
-		r := q.reads.at(0)
-		q.cq.Add(verbs.WC{ID: r.id, Op: verbs.OpRead, Status: status, QPNum: q.num})
+	flush := func(id uint64, op verbs.Opcode) {
+		q.cq.Add(verbs.WC{ID: id, Op: op, Status: status, QPNum: q.num})
 		status = verbs.WCFlushed
-		q.reads.pop()
+	}
+	for ; q.waiting.n > 0; q.waiting.pop() {
+		flush(q.waiting.at(0).id, q.waiting.at(0).op)
+	}
+	for ; q.sends.n > 0; q.sends.pop() {
+		// A read whose request is framed is among the waiting.
+		if o := q.sends.at(0); o.kind != opReadRequest || !o.built {
+			flush(o.id, o.op)
+		}
+	}
+	for q.answers.n > 0 {
+		q.answers.pop()
 	}
 	q.nsend = 0
 	if !connected {
 		q.flushRecvs()
+	}
+	if q.patience != nil {
+		q.patience.Stop()
 	}
 	q.posted.Broadcast()
 	q.mu.Unlock()
@@ -564,26 +390,30 @@ func (q *qp) fail(status verbs.WCStatus, why error, t *terminate) {
 
 // flushRecvs completes the posted receives as flushed; mu is held.
 func (q *qp) flushRecvs() {
-	for q.recvs.n > 0 {
+	for ; q.recvs.n > 0; q.recvs.pop() {
 		q.cq.Add(verbs.WC{ID: q.recvs.at(0).id, Op: verbs.OpRecv, Status: verbs.WCFlushed, QPNum: q.num})
-		q.recvs.pop()
 	}
 }
 
-// terminate writes a Terminate behind what is half written, if the stream takes both at once.
-func (q *qp) terminate(t *terminate) {
-	if q.pending > 0 {
-		n, _ := q.stream.TryWritev(q.iov[q.iovAt:])
-		if q.written(n); q.pending > 0 {
-			return
-		}
+// errPatience is the reason when an orderly end took too long.
+var errPatience = errors.New("the peer did not end the connection in time after we did")
+
+// finish has our direction closed behind what is posted. The peer has d to close the other.
+func (q *qp) finish(d time.Duration) {
+	q.mu.Lock()
+	if q.state == qpReady && !q.lastSend {
+		q.patience = time.AfterFunc(d, func() {
+			q.out.Lock()
+			q.fail(verbs.WCFlushed, errPatience, nil)
+			q.out.Unlock()
+		})
 	}
-	o := sendOp{kind: opTerminate, total: 4}
-	o.head[0], o.head[1] = t.layer<<4|t.etype, t.code
-	q.iov, q.iovAt, q.pending = q.iov[:0], 0, 0
-	q.frame(&o, 0)
-	// Whether it arrives or not, the connection ends.
-	_, _ = q.stream.TryWritev(q.iov)
+	q.lastSend = true
+	write := q.writable()
+	q.mu.Unlock()
+	if write {
+		q.pump(inlineBytes)
+	}
 }
 
 // ToError implements verbs.QP.

@@ -5,17 +5,14 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"os"
 	"time"
 
 	"o2ibd/engine/verbs"
 )
 
-const (
-	// readAhead is what is read of the stream beyond what the current segment needs: heads, small sends.
-	readAhead = 16 << 10
-	// lingerFor bounds how long a closed connection waits for the peer's end.
-	lingerFor = 2 * time.Second
-)
+// readAhead is what is read of the stream beyond what the current segment needs: heads, small sends.
+const readAhead = 16 << 10
 
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)
@@ -23,35 +20,47 @@ var longAgo = time.Unix(1, 0)
 // reader is the connection's goroutine for what the peer sends. It places payload straight into
 // registered memory and posted receives.
 type reader struct {
-	q   *qp
-	buf []byte
-	at  int // first unread byte of buf
-	end int
-	vec [2][]byte
-	sum uint32
-	eof bool // the stream has ended
+	q    *qp
+	buf  []byte
+	at   int // first unread byte of buf
+	end  int
+	vec  [2][]byte
+	sum  uint32
+	eof  bool // the stream has ended
+	hold bool // the peer's first frame is due (RFC 6581 peer-to-peer)
 
-	nextMSN uint32  // of the next send
-	readMSN uint32  // of the next read request
-	recv    *recvOp // being filled
-	got     int     // bytes in it
-	inv     uint32  // key that its send invalidates
+	head    [untaggedSize]byte // of the current segment, for a Terminate
+	nextMSN uint32             // of the next send
+	readMSN uint32             // of the next read request
+	recv    *recvOp            // being filled
+	got     int                // bytes in it
+	inv     uint32             // key that its send invalidates
 	small   [readRequestSize]byte
+}
+
+// newReader makes the reader of a connection whose stream has given rest already.
+func newReader(q *qp, rest []byte, hold bool) *reader {
+	r := &reader{q: q, hold: hold, nextMSN: 1, readMSN: 1, buf: make([]byte, max(readAhead, len(rest)))}
+	r.end = copy(r.buf, rest)
+	return r
 }
 
 // run reads until the connection ends, flushes, waits for the peer's end, and says so.
 func (r *reader) run() {
 	q := r.q
-	err, t := r.loop()
-	var term *terminate
-	if errors.As(err, &term) {
-		t = term
-	}
-	if err == io.EOF {
+	err := r.loop()
+	status := verbs.WCFlushed
+	var ours *terminate
+	var theirs *terminated
+	switch {
+	case err == io.EOF:
 		err = nil
+	case errors.As(err, &ours):
+	case errors.As(err, &theirs) && theirs.read:
+		status = verbs.WCRemoteAccess
 	}
 	q.out.Lock()
-	q.fail(verbs.WCFlushed, err, t)
+	q.fail(status, err, ours)
 	q.out.Unlock()
 	q.mu.Lock()
 	why := q.why
@@ -59,27 +68,21 @@ func (r *reader) run() {
 	q.mu.Unlock()
 	close(q.stopped)
 	close(q.quit)
-	r.linger()
-	q.stream.Close()
+	if r.eof {
+		q.stream.Close()
+	} else {
+		hangUp(q.stream, r.buf)
+	}
 	q.id.disconnected(why)
 }
 
-// linger reads on into nowhere, so that what we wrote last reaches the peer before the stream is closed:
-// closing with unread bytes would take it away.
-func (r *reader) linger() {
-	if r.eof {
-		return
-	}
-	r.q.stream.SetReadDeadline(time.Now().Add(lingerFor))
-	for n := 0; n < 16<<20; {
-		r.vec[0], r.vec[1] = r.buf, nil
-		k, err := r.q.stream.Readv(r.vec[:1])
-		if err != nil {
-			return
-		}
-		n += k
-	}
+// terminated is the reason when the peer's RNIC ends the connection.
+type terminated struct {
+	text string
+	read bool // because of a read of ours
 }
+
+func (t *terminated) Error() string { return t.text }
 
 // fill reads at least one byte behind what is buffered.
 func (r *reader) fill() error {
@@ -142,22 +145,22 @@ func (r *reader) place(dst []byte) error {
 }
 
 // finish takes the padding and CRC behind a ULPDU of n bytes.
-func (r *reader) finish(n int) (*terminate, error) {
+func (r *reader) finish(n int) error {
 	pad := padOf(n)
 	b, err := r.need(pad + crcSize)
 	if err != nil {
-		return nil, short(err)
+		return short(err)
 	}
 	r.at += pad + crcSize
 	if !r.q.crc {
-		return nil, nil
+		return nil
 	}
 	sum := crc32.Update(r.sum, castagnoli, b[:pad])
 	b = b[pad:]
 	if got := uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24; got != sum {
-		return mpaError(2, "CRC of an FPDU is %#08x where %#08x belongs", got, sum), nil
+		return mpaError(codeMPACRC, "CRC of an FPDU is %#08x where %#08x belongs", got, sum)
 	}
-	return nil, nil
+	return nil
 }
 
 func short(err error) error {
@@ -167,83 +170,108 @@ func short(err error) error {
 	return err
 }
 
-// loop handles FPDUs until the stream or the queue pair ends. The error is io.EOF for an orderly end.
-func (r *reader) loop() (error, *terminate) {
+// loop handles FPDUs until the stream or the queue pair ends. The error is io.EOF for an orderly end and a
+// *terminate where the peer broke a rule.
+func (r *reader) loop() error {
+	if r.hold {
+		r.deadline(time.Now().Add(r.q.id.prov.opt.StartTimeout))
+	}
 	for {
 		b, err := r.need(fpduLen + 2)
 		if err != nil {
-			return r.ended(err), nil
+			return r.ended(err)
 		}
 		n := int(be.Uint16(b))
-		head := headSize(b[2])
-		if n < head {
-			t := mpaError(2, "an FPDU of %d bytes is shorter than its head", n)
-			return t, t
+		size := headSize(b[2])
+		if n < size {
+			return mpaError(codeMPALength, "an FPDU of %d bytes is shorter than its head", n)
 		}
-		if b, err = r.need(fpduLen + head); err != nil {
-			return r.ended(short(err)), nil
+		if b, err = r.need(fpduLen + size); err != nil {
+			return r.ended(short(err))
 		}
 		r.sum = 0
 		if r.q.crc {
 			r.sum = crc32.Update(0, castagnoli, b)
 		}
-		s, t := parseSegment(b[fpduLen:], n)
-		r.at += fpduLen + head
+		copy(r.head[:], b[fpduLen:])
+		s, t := parseSegment(b[fpduLen:])
+		r.at += fpduLen + size
 		if t == nil {
-			r.released()
-			t, err = r.segment(&s, n)
-		}
-		if err != nil {
-			return r.ended(err), nil
+			s.payload = n - size
+			err = r.segment(&s, n)
+			t, _ = err.(*terminate) // as it is: errors.As would allocate for each segment
 		}
 		if t != nil {
-			return t, t
+			t.about(n, r.head[:size])
+			return t
+		}
+		if err != nil {
+			return r.ended(err)
 		}
 	}
+}
+
+// deadline bounds the reader's waiting, unless the queue pair is in error: then it must not wait at all.
+func (r *reader) deadline(t time.Time) {
+	r.q.mu.Lock()
+	if r.q.state == qpReady {
+		r.q.stream.SetReadDeadline(t)
+	}
+	r.q.mu.Unlock()
 }
 
 // ended turns the error of a read into the reason that the connection has.
 func (r *reader) ended(err error) error {
 	r.q.mu.Lock()
 	defer r.q.mu.Unlock()
-	if r.q.state == qpError {
+	var theirs *terminated
+	switch {
+	case r.q.state == qpError:
 		return r.q.why
-	}
-	if err == io.EOF {
+	case err == io.EOF || errors.As(err, &theirs):
 		return err
-	}
-	if err == io.ErrUnexpectedEOF {
+	case err == io.ErrUnexpectedEOF:
 		return errors.New("the peer ended the stream in the middle of a frame")
+	case r.hold && errors.Is(err, os.ErrDeadlineExceeded):
+		return errors.New("the peer's first frame of a peer-to-peer set-up did not come")
 	}
 	return fmt.Errorf("reading from the peer: %w", err)
 }
 
-// released notes the peer's first frame: with the peer-to-peer set-up only now we may send.
-func (r *reader) released() {
+// released notes the peer's first frame in a peer-to-peer set-up: only now we may send. True: it was a send
+// of no bytes, which means just that and consumes no receive.
+func (r *reader) released(s *segment) bool {
+	r.deadline(time.Time{})
+	r.hold = false
 	q := r.q
+	q.id.released()
 	q.mu.Lock()
-	held := q.hold
 	q.hold = false
+	write := q.writable()
 	q.mu.Unlock()
-	if held {
-		q.id.released()
+	if write {
 		q.pump(inlineBytes)
 	}
+	return s.op == rdmapSend && s.payload == 0 && s.last && s.msn == r.nextMSN
 }
 
 // segment handles one DDP segment whose head was read.
-func (r *reader) segment(s *segment, n int) (*terminate, error) {
+func (r *reader) segment(s *segment, n int) error {
+	if r.hold && r.released(s) {
+		r.nextMSN++
+		return r.finish(n)
+	}
 	switch s.op {
 	case rdmapWrite:
-		mem, t := r.q.remote(s.stag, s.offset, s.payload, verbs.RemoteWrite)
 		if s.payload == 0 {
-			t = nil // a zero-length write touches nothing
+			return r.finish(n) // touches nothing, whatever its key
 		}
+		mem, t := r.q.remote(s.stag, s.offset, s.payload, verbs.RemoteWrite)
 		if t != nil {
-			return t, nil
+			return t
 		}
 		if err := r.place(mem); err != nil {
-			return nil, err
+			return err
 		}
 		return r.finish(n)
 	case rdmapReadResponse:
@@ -251,37 +279,36 @@ func (r *reader) segment(s *segment, n int) (*terminate, error) {
 	case rdmapReadRequest:
 		return r.readRequest(s, n)
 	case rdmapTerminate:
-		b := make([]byte, min(s.payload, 64))
+		b := make([]byte, min(s.payload, terminateSize))
 		if err := r.place(b); err != nil {
-			return nil, err
+			return err
 		}
-		return nil, errors.New(terminateText(b))
+		return &terminated{terminateText(b), terminatesRead(b)}
 	}
 	return r.send(s, n)
 }
 
 // send puts a segment of a Send where the receive that it consumes says.
-func (r *reader) send(s *segment, n int) (*terminate, error) {
+func (r *reader) send(s *segment, n int) error {
 	if s.msn != r.nextMSN {
-		return untaggedError(3, "send number %d where %d is due", s.msn, r.nextMSN), nil
+		return untaggedError(3, "send number %d where %d is due", s.msn, r.nextMSN)
 	}
 	if r.recv == nil {
-		t, err := r.takeRecv()
-		if t != nil || err != nil {
-			return t, err
+		if err := r.takeRecv(); err != nil {
+			return err
 		}
 		r.got, r.inv = 0, 0
 	}
 	switch {
 	case int(s.mo) != r.got:
-		return untaggedError(4, "segment at %d of a send, %d is due", s.mo, r.got), nil
+		return untaggedError(4, "segment at %d of a send, %d is due", s.mo, r.got)
 	case r.recv.bad:
 		r.endRecv(verbs.WCLocalAccess)
-		return &terminate{layerRDMAP, rdmapLocalCatastrophic, 7, "a posted receive names memory that is not registered for it"}, nil
+		return &terminate{layer: layerRDMAP, etype: rdmapLocalCatastrophic, why: "a posted receive names memory that is not registered for it"}
 	case r.got+s.payload > r.recv.room:
 		room := r.recv.room
 		r.endRecv(verbs.WCLocalLength)
-		return untaggedError(5, "a message of more than %d bytes, which is what the receive has", room), nil
+		return untaggedError(5, "a message of more than %d bytes, which is what the receive has", room)
 	}
 	left := s.payload
 	skip := r.got
@@ -295,34 +322,34 @@ func (r *reader) send(s *segment, n int) (*terminate, error) {
 		skip = 0
 		b = b[:min(len(b), left)]
 		if err := r.place(b); err != nil {
-			return nil, err
+			return err
 		}
 		left -= len(b)
 	}
-	if t, err := r.finish(n); t != nil || err != nil {
-		return t, err
+	if err := r.finish(n); err != nil {
+		return err
 	}
 	r.got += s.payload
 	if s.op == rdmapSendInv || s.op == rdmapSendSEInv {
 		r.inv = s.stag
 	}
 	if !s.last {
-		return nil, nil
+		return nil
 	}
-	if r.inv != 0 {
-		if err := r.q.pd.dev.prov.keys.Invalidate(r.q, r.inv); err != nil {
+	if key := r.inv; key != 0 {
+		if err := r.q.pd.dev.prov.keys.Invalidate(r.q, key); err != nil {
 			r.endRecv(verbs.WCLocalAccess)
-			return protection(9, "the peer invalidates the key %#x: %v", r.inv, err), nil
+			return protection(codeCannotInv, "the peer invalidates the key %#x: %v", key, err)
 		}
 	}
 	r.nextMSN++
 	r.endRecv(verbs.WCSuccess)
-	return nil, nil
+	return nil
 }
 
 // takeRecv waits for a posted receive. TCP pushes back meanwhile; after the time that the peer's
 // rnr_retry_count stands for the connection ends.
-func (r *reader) takeRecv() (*terminate, error) {
+func (r *reader) takeRecv() error {
 	q := r.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -343,13 +370,13 @@ func (r *reader) takeRecv() (*terminate, error) {
 	}
 	switch {
 	case q.state != qpReady:
-		return nil, errQPError
+		return errQPError
 	case q.recvs.n == 0:
-		return untaggedError(2, "no receive was posted for a message in time"), nil
+		return untaggedError(2, "no receive was posted for a message in time")
 	}
 	// It stays on the queue until it completes, so that a flush finds it.
 	r.recv = q.recvs.at(0)
-	return nil, nil
+	return nil
 }
 
 var errQPError = errors.New("the queue pair went to error")
@@ -365,71 +392,63 @@ func (r *reader) endRecv(status verbs.WCStatus) {
 }
 
 // readRequest answers an RDMA Read of the peer.
-func (r *reader) readRequest(s *segment, n int) (*terminate, error) {
-	if s.payload != readRequestSize || s.mo != 0 || !s.last {
-		return untaggedError(4, "a read request of %d bytes", s.payload), nil
-	}
-	if s.msn != r.readMSN {
-		return untaggedError(3, "read request number %d where %d is due", s.msn, r.readMSN), nil
+func (r *reader) readRequest(s *segment, n int) error {
+	switch {
+	case s.msn != r.readMSN:
+		return untaggedError(3, "read request number %d where %d is due", s.msn, r.readMSN)
+	case s.mo != 0:
+		return untaggedError(4, "a read request at %d", s.mo)
+	case s.payload > readRequestSize:
+		return untaggedError(5, "a read request of %d bytes", s.payload)
+	case s.payload < readRequestSize || !s.last:
+		return operation(codeUnspecified, "a read request of %d bytes", s.payload)
 	}
 	r.readMSN++
 	b := r.small[:]
 	if err := r.place(b); err != nil {
-		return nil, err
+		return err
 	}
-	if t, err := r.finish(n); t != nil || err != nil {
-		return t, err
+	if err := r.finish(n); err != nil {
+		return err
 	}
-	req := readRequest{be.Uint32(b), be.Uint64(b[4:]), be.Uint32(b[12:]), be.Uint32(b[16:]), be.Uint64(b[20:])}
+	var req readRequest
+	req.get(b)
 	var mem []byte
 	if req.size > 0 {
 		var t *terminate
 		if mem, t = r.q.remote(req.srcTag, req.srcTo, int(req.size), verbs.RemoteRead); t != nil {
-			return t, nil
+			t.read = b
+			return t
 		}
 	}
-	r.q.answer(func(o *sendOp) {
-		o.kind, o.op, o.stag, o.to, o.total = opReadResponse, verbs.OpRead, req.sinkTag, req.sinkTo, len(mem)
-		o.sge[0], o.nsge = mem, 1
-	})
-	return nil, nil
+	if !r.q.answer(&req, mem) {
+		return untaggedError(2, "more than %d reads at once", maxAnswers)
+	}
+	return nil
 }
 
 // response places a segment of the answer to our oldest read.
-func (r *reader) response(s *segment, n int) (*terminate, error) {
-	q := r.q
-	q.mu.Lock()
-	if q.reads.n == 0 {
-		q.mu.Unlock()
-		return operation(6, "a read response that nobody asked for"), nil
+func (r *reader) response(s *segment, n int) error {
+	p := r.q.oldestRead()
+	if p == nil {
+		return operation(codeOpcode, "a read response that nobody asked for")
 	}
-	p := q.reads.at(0)
-	q.mu.Unlock()
 	if s.stag != p.stag || s.offset != p.to+uint64(p.got) || p.got+s.payload > len(p.sink) {
-		return taggedError(1, "a read response outside of what was asked for"), nil
+		return taggedError(1, "a read response outside of what was asked for")
 	}
 	if err := r.place(p.sink[p.got : p.got+s.payload]); err != nil {
-		return nil, err
+		return err
 	}
-	if t, err := r.finish(n); t != nil || err != nil {
-		return t, err
+	if err := r.finish(n); err != nil {
+		return err
 	}
 	p.got += s.payload
 	if !s.last {
-		return nil, nil
+		return nil
 	}
 	if p.got != len(p.sink) {
-		return taggedError(1, "a read response of %d bytes where %d were asked for", p.got, len(p.sink)), nil
+		return operation(codeUnspecified, "a read response of %d bytes where %d were asked for", p.got, len(p.sink))
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.reads.n == 0 {
-		return nil, errQPError
-	}
-	q.nsend--
-	if p.signal {
-		q.cq.Add(verbs.WC{ID: p.id, Op: verbs.OpRead, QPNum: q.num})
-	}
-	q.reads.pop()
-	return nil, nil
+	r.q.responded()
+	return nil
 }

@@ -29,3 +29,11 @@ func (r *recorded) tell(from, to netip.AddrPort, bufs [][]byte, n int) {
 		n -= k
 	}
 }
+
+// watched is the stream as somebody watches it, if anybody does.
+func (p *provider) watched(s Stream) Stream {
+	if p.opt.Record == nil {
+		return s
+	}
+	return &recorded{Stream: s, rec: p.opt.Record}
+}
