@@ -13,11 +13,18 @@ import (
 
 // inBubble runs f with a node on a network in memory, where time passes only when all wait.
 func inBubble(t *testing.T, opt iwarp.Options, f func(t *testing.T, n *node, w *bubble)) {
+	inBubbleOn(t, func() (iwarp.Options, *iwarp.Pipes) {
+		net := iwarp.NewPipes()
+		opt.Transport = net
+		return opt, net
+	}, f)
+}
+
+// inBubbleOn is inBubble with options that are made inside.
+func inBubbleOn(t *testing.T, inside func() (iwarp.Options, *iwarp.Pipes), f func(t *testing.T, n *node, w *bubble)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &bubble{t: t, net: iwarp.NewPipes()}
-		opt.Transport = w.net
-		n := newNode(t, opt)
-		f(t, n, w)
+		opt, net := inside()
+		f(t, newNode(t, opt), &bubble{t: t, net: net})
 	})
 }
 
@@ -43,6 +50,9 @@ func (w *bubble) dial(n *node, first []byte) iwarp.Stream {
 	}
 	return s
 }
+
+// settle waits until all others wait.
+func (w *bubble) settle() { synctest.Wait() }
 
 // took says how long f takes.
 func took(f func()) time.Duration {
@@ -79,7 +89,7 @@ func TestHalfOpen(t *testing.T) {
 		for range 256 {
 			w.dial(n, nil)
 		}
-		synctest.Wait()
+		w.settle()
 		w.dial(n, request(0, 1, nil))
 		if err := n.protocolError(); !strings.Contains(err.Error(), "256 connections") {
 			t.Errorf("the listener says %v", err)
@@ -148,12 +158,82 @@ func TestDisconnectIsBounded(t *testing.T) {
 func TestListenerGoes(t *testing.T) {
 	inBubble(t, iwarp.Options{}, func(t *testing.T, n *node, w *bubble) {
 		s := w.dial(n, nil)
-		synctest.Wait()
+		w.settle()
 		if d := took(func() { n.must(n.listener.Close()) }); d != 0 {
 			t.Errorf("it took %v", d)
 		}
 		if k, err := s.Readv([][]byte{make([]byte, 1)}); k != 0 || err == nil {
 			t.Errorf("the peer gets %d bytes, %v", k, err)
 		}
+	})
+}
+
+// TestPipesEnd: nobody is left waiting at either end of a stream in memory.
+func TestPipesEnd(t *testing.T) {
+	for name, end := range map[string]func(near, far iwarp.Stream) error{
+		"by CloseWrite":         func(near, _ iwarp.Stream) error { return near.CloseWrite() },
+		"by Close":              func(near, _ iwarp.Stream) error { return near.Close() },
+		"by Close of the other": func(_, far iwarp.Stream) error { return far.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := iwarp.NewPipes()
+				l, err := net.Listen(netip.MustParseAddrPort("10.0.0.1:987"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				d, err := net.Bind(netip.MustParseAddrPort("10.0.0.2:0"), false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				near, err := d.Dial(t.Context(), l.Addr())
+				if err != nil {
+					t.Fatal(err)
+				}
+				far, err := l.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for err == nil {
+					_, err = near.TryWritev([][]byte{make([]byte, 1<<16)})
+				}
+				waited := make(chan error)
+				go func() { waited <- near.WaitWritable() }()
+				synctest.Wait()
+				if err := end(near, far); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-waited; err == nil {
+					t.Error("the stream takes more")
+				}
+				near.Close()
+				far.Close()
+				l.Close()
+			})
+		})
+	}
+}
+
+// TestPipesListenerGoes: who is in a backlog hears of its end.
+func TestPipesListenerGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := iwarp.NewPipes()
+		l, err := net.Listen(netip.MustParseAddrPort("10.0.0.1:987"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := net.Bind(netip.MustParseAddrPort("10.0.0.2:0"), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := d.Dial(t.Context(), l.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		if k, err := s.Readv([][]byte{make([]byte, 1)}); k != 0 || err == nil {
+			t.Errorf("read %d bytes, %v", k, err)
+		}
+		s.Close()
 	})
 }

@@ -3,9 +3,12 @@
 // the kernel's siw.
 //
 // A connection has two goroutines: the reader places what the peer sends straight into registered memory
-// and posted receives; the writer writes what a poster could not hand to the socket at once. Posts never
-// block: they write as much as the stream takes, one vectored write for many FPDUs, without a copy of the
-// payload. A send completes when its bytes are with the stream (Caps.RemoteAck is false).
+// and posted receives, and answers reads; the writer writes what a poster could not hand to the socket at
+// once. Posts never block: they write as much as the stream takes, one vectored write for many FPDUs,
+// without a copy of the payload, or leave it to whoever is writing. A send completes when its bytes are
+// with the stream (Caps.RemoteAck is false), but not before a read that was posted earlier.
+//
+// Set-up and end are bounded in time, and so is what strangers can hold: see Options.
 //
 // Memory: a reader stops touching memory before its receives complete as flushed, and QP.Close waits for
 // that. With CRC in use, payload is placed before its CRC is checked, but never completed: a wrong one

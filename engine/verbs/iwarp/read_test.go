@@ -48,18 +48,41 @@ func TestCompletionsBehindRead(t *testing.T) {
 	}
 }
 
-// TestFence: a fenced request waits for reads in front of it; an answer to a read of the peer, which may be
-// fenced as well, does not wait for it.
+// TestCompletionBeforeRead: what was posted in front of a read does not wait for it, though all went as one
+// chain.
+func TestCompletionBeforeRead(t *testing.T) {
+	n := newNode(t, iwarp.Options{})
+	c := serve(t, n, 0x10, 0)
+	read := n.wr(verbs.OpRead, 2, 8192, 10)
+	n.post(n.wr(verbs.OpSend, 1, 0, 5), read, n.wr(verbs.OpSend, 3, 0, 5))
+	if wcs := n.completions(1); len(wcs) != 1 || wcs[0].ID != 1 || wcs[0].Status != verbs.WCSuccess {
+		t.Fatalf("before the response: %+v", wcs)
+	}
+	for range 3 {
+		if _, err := readFPDU(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(t, c, fpdu(tagged(0xc1, 2, n.mr.LKey(), n.addr(8192), make([]byte, 10)), false))
+	if wcs := n.completions(2); wcs[0].ID != 2 || wcs[1].ID != 3 || wcs[1].Status != verbs.WCSuccess {
+		t.Fatalf("after it: %+v", wcs)
+	}
+}
+
+// TestFence: a fenced request waits for reads in front of it; answers to reads of the peer, which may be
+// fenced as well, do not wait for it.
 func TestFence(t *testing.T) {
 	n := newNode(t, iwarp.Options{})
 	fenced := n.wr(verbs.OpSend, 2, 0, 5)
 	fenced.Fence = true
 	peer, answer := asked(t, n, fenced)
 	mr := n.readOnly()
-	answer(untagged(0x41, 1, 1, 1, 0, readRequest(0x99, 0x6000, 3, mr.RKey(), n.addr(0))))
-	copy(n.mem, "abc")
-	if u := peer(); u[1]&15 != 2 {
-		t.Fatalf("in front of the fence the node sends %x", u)
+	copy(n.mem, "abcdef")
+	for i, want := range []string{"abc", "def"} {
+		answer(untagged(0x41, 1, 1, uint32(i+1), 0, readRequest(0x99, 0x6000, 3, mr.RKey(), n.addr(3*i))))
+		if u := peer(); !bytes.Equal(u, tagged(0xc1, 2, 0x99, 0x6000, []byte(want))) {
+			t.Fatalf("in front of the fence the node sends %x", u)
+		}
 	}
 	answer(tagged(0xc1, 2, n.mr.LKey(), n.addr(8192), []byte("0123456789")))
 	if u := peer(); u[1]&15 != 3 {

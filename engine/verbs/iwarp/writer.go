@@ -155,7 +155,7 @@ func (q *qp) take(sends, answers *int) (o *sendOp, last bool) {
 	}
 	first := *sends+*answers == 0
 	begun := first && q.sends.n > 0 && q.sends.at(0).begun()
-	if !begun && *answers < q.answers.n && (!q.answered || q.fenced || *sends == q.sends.n || q.answers.at(*answers).begun()) {
+	if !begun && *answers < q.answers.n && (!q.answered || *sends == q.sends.n || q.answers.at(*answers).begun()) {
 		q.answered = true
 		*answers++
 		return q.answers.at(*answers - 1), false
