@@ -18,10 +18,11 @@ func (p *pd) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 
 func (p *pd) AllocMW() (verbs.MW, error) { return p.dev.prov.keys.Window(p), nil }
 
-// remote resolves what a segment of the peer asks for on q; what it may not have is a Terminate. Placing is
+// remote resolves what a segment of the peer asks for on q, for its reader, until placer.Done; what it may
+// not have is a Terminate. Placing is
 // a matter of DDP (RFC 5041 section 7), rights and the source of a read are one of RDMAP (RFC 5040 section 7).
 func (q *qp) remote(key uint32, addr uint64, n int, need verbs.Access) ([]byte, *terminate) {
-	mem, err := q.pd.dev.prov.keys.Remote(q.pd, q, key, addr, n, need)
+	mem, err := q.pd.dev.prov.keys.Remote(q.placer, q.pd, q, key, addr, n, need)
 	placing, source := uint8(0), uint8(0)
 	switch {
 	case err == nil:

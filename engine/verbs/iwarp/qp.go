@@ -91,6 +91,7 @@ type qp struct {
 	num    uint32
 	attr   verbs.QPAttr
 	id     *id
+	placer *soft.Placer
 	stream Stream
 	crc    bool
 
@@ -100,12 +101,15 @@ type qp struct {
 
 	mu       sync.Mutex
 	state    qpState
-	why      error // the first reason for qpError; nil: an orderly end
+	why      error          // the first reason for qpError; nil: an orderly end
+	failed   verbs.WCStatus // of the oldest request then
 	sends    fifo[sendOp]
 	nsend    int // posted requests without completion
 	waiting  fifo[awaited]
 	answers  fifo[sendOp] // to reads of the peer, which wait for nothing that was posted
 	recvs    fifo[recvOp]
+	ended    bool        // requests complete at once
+	flushed  bool        // receives complete at once: nothing is placed any more
 	posted   sync.Cond   // a receive came, or the state changed
 	blocked  bool        // the stream takes no more: the writer goroutine waits for it
 	fenced   bool        // the head of sends waits for our reads
@@ -131,6 +135,7 @@ func newQP(i *id, p *pd, cq *soft.CQ, attr verbs.QPAttr) *qp {
 	q := &qp{pd: p, cq: cq, num: i.prov.lastQP.Add(1), attr: attr, id: i, kick: make(chan struct{}, 1),
 		stopped: make(chan struct{}), quit: make(chan struct{}), iov: make([][]byte, 0, 4*batchFPDUs)}
 	q.posted.L = &q.mu
+	q.placer = p.dev.prov.keys.NewPlacer(q.cutOff)
 	return q
 }
 
@@ -157,7 +162,7 @@ func (q *qp) postRecvs(wrs []verbs.RecvWR) (int, error) {
 		if q.recvs.n >= q.attr.MaxRecvWR {
 			return i, fmt.Errorf("receive queue of %d: %w", q.attr.MaxRecvWR, verbs.ErrQueueFull)
 		}
-		if q.state == qpError {
+		if q.flushed {
 			q.cq.Add(verbs.WC{ID: wr.ID, Op: verbs.OpRecv, Status: verbs.WCFlushed, QPNum: q.num})
 			continue
 		}
@@ -197,7 +202,7 @@ func (q *qp) postSends(wrs []verbs.SendWR) (int, error) {
 			break
 		}
 		taken++
-		if q.state == qpError || q.lastSend {
+		if q.ended || q.state == qpReady && q.lastSend {
 			q.cq.Add(verbs.WC{ID: wr.ID, Op: wr.Op, Status: verbs.WCFlushed, QPNum: q.num})
 			continue
 		}
@@ -268,6 +273,7 @@ func (q *qp) answer(req *readRequest, mem []byte) bool {
 		return false
 	}
 	if q.state == qpReady && !q.shut {
+		q.placer.Reading(+1)
 		o := q.answers.next()
 		*o = sendOp{kind: opReadResponse, op: verbs.OpRead, stag: req.sinkTag, to: req.sinkTo, total: len(mem), nsge: 1}
 		o.sge[0] = mem
@@ -336,11 +342,13 @@ func (q *qp) complete() {
 	}
 	for q.answers.n > 0 && q.answers.at(0).written() {
 		q.answers.pop()
+		q.placer.Reading(-1)
 	}
 }
 
 // fail moves the queue pair to error; out is held, mu is not. The oldest request completes with status, all
-// others as flushed; receives are flushed by the reader, which may be filling one. why is nil for an orderly
+// others as flushed; receives are flushed by the reader, which may be filling one, and requests too where it
+// may be placing the answer to a read. why is nil for an orderly
 // end. With t the peer is sent a Terminate, as far as the stream takes it at once.
 func (q *qp) fail(status verbs.WCStatus, why error, t *terminate) {
 	q.mu.Lock()
@@ -350,6 +358,41 @@ func (q *qp) fail(status verbs.WCStatus, why error, t *terminate) {
 	}
 	connected := q.state == qpReady
 	q.state, q.why = qpError, why
+	q.failed = status
+	if q.patience != nil {
+		q.patience.Stop()
+	}
+	q.posted.Broadcast()
+	if !connected {
+		q.flushSends()
+		q.flushRecvs()
+		q.mu.Unlock()
+		close(q.stopped)
+		return
+	}
+	q.mu.Unlock()
+	if t != nil {
+		q.terminate(t)
+	}
+	q.iov, q.iovAt, q.pending = q.iov[:0], 0, 0
+	q.mu.Lock()
+	q.placer.Reading(-q.answers.n)
+	for q.answers.n > 0 {
+		q.answers.pop()
+	}
+	if q.waiting.n == 0 {
+		q.flushSends()
+	} // else the reader, which may be placing the answer to a read
+	q.mu.Unlock()
+	q.stream.CloseWrite()
+	// The reader may be waiting for bytes of the peer: it has to look at the state.
+	q.stream.SetReadDeadline(longAgo)
+}
+
+// flushSends completes the requests, and those that will be posted: the oldest with the status of the failure,
+// the others as flushed; mu is held.
+func (q *qp) flushSends() {
+	status := q.failed
 	flush := func(id uint64, op verbs.Opcode) {
 		q.cq.Add(verbs.WC{ID: id, Op: op, Status: status, QPNum: q.num})
 		status = verbs.WCFlushed
@@ -363,33 +406,15 @@ func (q *qp) fail(status verbs.WCStatus, why error, t *terminate) {
 			flush(o.id, o.op)
 		}
 	}
-	for q.answers.n > 0 {
-		q.answers.pop()
-	}
 	q.nsend = 0
-	if !connected {
-		q.flushRecvs()
-	}
-	if q.patience != nil {
-		q.patience.Stop()
-	}
-	q.posted.Broadcast()
-	q.mu.Unlock()
-	if !connected {
-		close(q.stopped)
-		return
-	}
-	if t != nil {
-		q.terminate(t)
-	}
-	q.iov, q.iovAt, q.pending = q.iov[:0], 0, 0
-	q.stream.CloseWrite()
-	// The reader may be waiting for bytes of the peer: it has to look at the state.
-	q.stream.SetReadDeadline(longAgo)
+	q.failed, q.ended = verbs.WCFlushed, true
 }
 
-// flushRecvs completes the posted receives as flushed; mu is held.
+// flushRecvs completes the posted receives as flushed, and those that will be posted. When it is called
+// nothing of the peer is placed any more, so that a receive which is posted in error tells when that is;
+// mu is held.
 func (q *qp) flushRecvs() {
+	q.flushed = true
 	for ; q.recvs.n > 0; q.recvs.pop() {
 		q.cq.Add(verbs.WC{ID: q.recvs.at(0).id, Op: verbs.OpRecv, Status: verbs.WCFlushed, QPNum: q.num})
 	}
@@ -416,6 +441,14 @@ func (q *qp) finish(d time.Duration) {
 	}
 }
 
+// cutOff ends the connection because a region goes away that the peer is using.
+func (q *qp) cutOff() {
+	q.out.Lock()
+	t := protection(0, "a region was closed while the peer used it")
+	q.fail(verbs.WCFlushed, t, t)
+	q.out.Unlock()
+}
+
 // ToError implements verbs.QP.
 func (q *qp) ToError() error {
 	q.out.Lock()
@@ -430,6 +463,7 @@ func (q *qp) Close() error {
 		return err
 	}
 	<-q.stopped
+	q.placer.Close()
 	q.id.forgetQP(q)
 	return nil
 }

@@ -64,6 +64,7 @@ func (r *reader) run() {
 	q.out.Unlock()
 	q.mu.Lock()
 	why := q.why
+	q.flushSends()
 	q.flushRecvs()
 	q.mu.Unlock()
 	close(q.stopped)
@@ -270,7 +271,9 @@ func (r *reader) segment(s *segment, n int) error {
 		if t != nil {
 			return t
 		}
-		if err := r.place(mem); err != nil {
+		err := r.place(mem)
+		r.q.placer.Done()
+		if err != nil {
 			return err
 		}
 		return r.finish(n)
@@ -337,7 +340,7 @@ func (r *reader) send(s *segment, n int) error {
 		return nil
 	}
 	if key := r.inv; key != 0 {
-		if err := r.q.pd.dev.prov.keys.Invalidate(r.q, key); err != nil {
+		if err := r.q.pd.dev.prov.keys.Invalidate(r.q.placer, r.q, key); err != nil {
 			r.endRecv(verbs.WCLocalAccess)
 			return protection(codeCannotInv, "the peer invalidates the key %#x: %v", key, err)
 		}
@@ -421,7 +424,9 @@ func (r *reader) readRequest(s *segment, n int) error {
 			return t
 		}
 	}
-	if !r.q.answer(&req, mem) {
+	ok := r.q.answer(&req, mem)
+	r.q.placer.Done()
+	if !ok {
 		return untaggedError(2, "more than %d reads at once", maxAnswers)
 	}
 	return nil

@@ -189,7 +189,7 @@ func (q *qp) carryOut(o *sendOp) bool {
 	case o.kind == opBind:
 		err = keys.Bind(q.pd, q, &o.bind)
 	default:
-		err = keys.Invalidate(q, o.stag)
+		err = keys.Invalidate(q.placer, q, o.stag)
 	}
 	if err != nil {
 		q.fail(status, err, nil)

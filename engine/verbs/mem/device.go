@@ -14,6 +14,7 @@ import (
 type node struct {
 	f        *Fabric
 	keys     *soft.Table
+	placer   *soft.Placer // for all of its queue pairs: fabric.mu lets one in at a time
 	devices  []*device
 	vanished bool
 	failIn   [calls]atomic.Int32 // 0: never; n: the n-th call from now

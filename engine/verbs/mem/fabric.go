@@ -63,6 +63,7 @@ func (f *Fabric) Provider(addrs ...netip.Addr) verbs.Provider {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := &node{f: f, keys: soft.NewTable()}
+	n.placer = n.keys.NewPlacer(nil)
 	for i, a := range addrs {
 		n.devices = append(n.devices, newDevice(n, i, a))
 		f.nodes[a] = n

@@ -200,7 +200,7 @@ func (q *qp) execute(wr *verbs.SendWR) (verbs.WCStatus, error) {
 		}
 		return verbs.WCSuccess, nil
 	case verbs.OpLocalInv:
-		if err := keys.Invalidate(q, wr.RKey); err != nil {
+		if err := keys.Invalidate(q.id.n.placer, q, wr.RKey); err != nil {
 			return verbs.WCBindError, err
 		}
 		return verbs.WCSuccess, nil
@@ -228,10 +228,12 @@ func (q *qp) execute(wr *verbs.SendWR) (verbs.WCStatus, error) {
 	if wr.Op == verbs.OpRead {
 		need = verbs.RemoteRead
 	}
-	there, err := p.id.n.keys.Remote(p.pd, p, wr.RKey, wr.RemoteAddr, total, need)
+	placer := p.id.n.placer
+	there, err := p.id.n.keys.Remote(placer, p.pd, p, wr.RKey, wr.RemoteAddr, total, need)
 	if err != nil {
 		return verbs.WCRemoteAccess, err
 	}
+	defer placer.Done()
 	for _, b := range pieces[:wr.NSGE] {
 		if wr.Op == verbs.OpRead {
 			copy(b, there)
@@ -253,7 +255,7 @@ func (q *qp) deliver(wr *verbs.SendWR, pieces [][]byte, total int) (verbs.WCStat
 	wc := verbs.WC{ID: p.recvs.first().ID, Op: verbs.OpRecv, ByteLen: uint32(total)}
 	status, err := p.place(p.recvs.first(), pieces, total)
 	if status == verbs.WCSuccess && wr.Op == verbs.OpSendInv {
-		if err = p.id.n.keys.Invalidate(p, wr.RKey); err != nil {
+		if err = p.id.n.keys.Invalidate(p.id.n.placer, p, wr.RKey); err != nil {
 			status = verbs.WCLocalAccess
 		}
 		wc.InvKey = wr.RKey

@@ -27,6 +27,68 @@ type Table struct {
 	mu   sync.Mutex
 	free []uint32 // last key of each index that is free, not scrambled
 	all  atomic.Pointer[[]*region]
+
+	placers map[*Placer]struct{}
+	left    sync.Cond    // a placer left what is being closed
+	closing atomic.Int32 // regions that wait for it
+}
+
+// Placer is one connection's place where bytes of its peer go into memory, one region at a time. Closing a
+// region waits until no placer is in it.
+type Placer struct {
+	table   *Table
+	in      atomic.Pointer[region]
+	reading atomic.Int32 // reads of the peer that are still to be answered, of whatever regions
+	cut     func()
+}
+
+// NewPlacer makes one. cut has the placer leave its region soon, by ending the connection; it is called
+// without locks. nil: it leaves soon by itself.
+func (t *Table) NewPlacer(cut func()) *Placer {
+	p := &Placer{table: t, cut: cut}
+	t.mu.Lock()
+	t.placers[p] = struct{}{}
+	t.mu.Unlock()
+	return p
+}
+
+// Close forgets the placer.
+func (p *Placer) Close() {
+	p.Done()
+	p.table.mu.Lock()
+	delete(p.table.placers, p)
+	p.table.mu.Unlock()
+}
+
+// Reading counts the reads of the peer whose answer is still to be sent: what Remote gave for them is used
+// until then.
+func (p *Placer) Reading(n int) {
+	p.reading.Add(int32(n))
+	if n < 0 {
+		p.tell()
+	}
+}
+
+// Done says that what Remote gave is not touched any more.
+func (p *Placer) Done() {
+	p.in.Store(nil)
+	p.tell()
+}
+
+// uses says whether the placer may touch r.
+func (p *Placer) uses(r *region) bool {
+	if in := p.in.Load(); in != nil && (in == r || in.parent() == r) {
+		return true
+	}
+	return p.reading.Load() > 0 && r.readable.Load()
+}
+
+func (p *Placer) tell() {
+	if p.table.closing.Load() > 0 {
+		p.table.mu.Lock()
+		p.table.left.Broadcast()
+		p.table.mu.Unlock()
+	}
 }
 
 // region is registered memory, or a window on it. Its key counts while valid.
@@ -38,6 +100,16 @@ type region struct {
 	pd     verbs.PD
 	bound  atomic.Pointer[binding]
 	window bool
+
+	readable atomic.Bool // it or a window on it was open for reading
+}
+
+// parent of a bound window is the region that it opens.
+func (r *region) parent() *region {
+	if b := r.bound.Load(); b != nil {
+		return b.parent
+	}
+	return nil
 }
 
 // binding is what a key gives access to. A window's changes with every bind.
@@ -46,11 +118,13 @@ type binding struct {
 	base   uint64
 	access verbs.Access
 	qp     verbs.QP // windows: the only one that may use it
+	parent *region  // windows
 }
 
 // NewTable makes an empty table.
 func NewTable() *Table {
-	t := &Table{salt: rand.Uint32()}
+	t := &Table{salt: rand.Uint32(), placers: make(map[*Placer]struct{})}
+	t.left.L = &t.mu
 	// Index 0 stays empty, so that no region has it.
 	all := make([]*region, 1, 64)
 	t.all.Store(&all)
@@ -81,10 +155,27 @@ func (t *Table) add(r *region) {
 // next is the key of the same index and the generation after.
 func next(key uint32) uint32 { return key&^0xff | (key+1)&0xff }
 
+// remove ends a region. Who places into it at this moment is cut off first: the memory may be gone as soon
+// as this returns.
 func (t *Table) remove(r *region) {
+	r.valid.Store(false)
+	t.closing.Add(1)
+	defer t.closing.Add(-1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r.valid.Store(false)
+	for p := range t.placers {
+		if !p.uses(r) {
+			continue
+		}
+		if p.cut != nil {
+			t.mu.Unlock()
+			p.cut()
+			t.mu.Lock()
+		}
+		for p.uses(r) {
+			t.left.Wait()
+		}
+	}
 	old := *t.all.Load()
 	all := make([]*region, len(old), cap(old))
 	copy(all, old)
@@ -132,13 +223,30 @@ func (t *Table) Local(p verbs.PD, e verbs.SGE, write bool) ([]byte, error) {
 	return mem, nil
 }
 
-// Remote resolves what a peer asks for on q, a queue pair of protection domain p.
-func (t *Table) Remote(p verbs.PD, q verbs.QP, key uint32, addr uint64, n int, need verbs.Access) ([]byte, error) {
+// Remote resolves what a peer asks for on q, a queue pair of protection domain p. The bytes are to be used
+// until pl.Done alone; with an error there is nothing to be done.
+func (t *Table) Remote(pl *Placer, p verbs.PD, q verbs.QP, key uint32, addr uint64, n int, need verbs.Access) ([]byte, error) {
 	r := t.find(key)
 	if r == nil {
 		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrKey)
 	}
+	// In this order: who ends the key now either sees us in the region, or we see that it ended.
+	pl.in.Store(r)
+	mem, err := r.reach(p, q, key, addr, n, need)
+	if err != nil {
+		pl.Done()
+	}
+	return mem, err
+}
+
+func (r *region) reach(p verbs.PD, q verbs.QP, key uint32, addr uint64, n int, need verbs.Access) ([]byte, error) {
+	if !r.valid.Load() || r.key.Load() != key {
+		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrKey)
+	}
 	b := r.bound.Load()
+	if b != nil && b.parent != nil && !b.parent.valid.Load() {
+		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrKey)
+	}
 	if b == nil || r.pd != p || b.qp != nil && b.qp != q {
 		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrOwner)
 	}
@@ -159,6 +267,7 @@ func (t *Table) Register(p verbs.PD, mem []byte, access verbs.Access) (verbs.MR,
 	}
 	r := &region{pd: p}
 	r.bound.Store(&binding{mem: mem, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), access: access})
+	r.readable.Store(access&verbs.RemoteRead != 0)
 	t.add(r)
 	r.valid.Store(true)
 	return (*mr)(r), nil
@@ -214,13 +323,18 @@ func (t *Table) Bind(p verbs.PD, q verbs.QP, a *verbs.BindMWAttr) error {
 	case w.valid.Load():
 		return errors.New("bind a window that is bound: invalidate it first")
 	}
-	w.bound.Store(&binding{mem: mem, base: a.Addr, access: a.Access, qp: q})
+	if a.Access&verbs.RemoteRead != 0 {
+		(*region)(m).readable.Store(true)
+		w.readable.Store(true)
+	}
+	w.bound.Store(&binding{mem: mem, base: a.Addr, access: a.Access, qp: q, parent: (*region)(m)})
 	w.valid.Store(true)
 	return nil
 }
 
-// Invalidate ends a window's key; the next bind has another.
-func (t *Table) Invalidate(q verbs.QP, key uint32) error {
+// Invalidate ends a window's key; the next bind has another. pl is the placer of q, the only one that the
+// window lets in: if it is inside, the peer writes with a key that it should be done with.
+func (t *Table) Invalidate(pl *Placer, q verbs.QP, key uint32) error {
 	r := t.find(key)
 	if r == nil || !r.window {
 		return fmt.Errorf("key %#x is no bound window", key)
@@ -229,6 +343,9 @@ func (t *Table) Invalidate(q verbs.QP, key uint32) error {
 		return fmt.Errorf("key %#x is bound on another connection", key)
 	}
 	r.valid.Store(false)
+	if pl.in.Load() == r {
+		return fmt.Errorf("key %#x: the peer still writes with it", key)
+	}
 	r.key.Store(next(r.key.Load()^t.salt) ^ t.salt)
 	return nil
 }

@@ -123,6 +123,62 @@ func staleKey(t *testing.T, w *world) {
 	s.must(again.Close())
 }
 
+// closedUnderWrites takes a region away while the peer writes to it: from then on its memory is the owner's.
+func closedUnderWrites(t *testing.T, w *world) {
+	c, s := w.connect()
+	const n, times = 1 << 20, 12
+	mr, err := s.pd.RegMR(s.at(1<<20, n), verbs.LocalWrite|verbs.RemoteWrite)
+	s.must(err)
+	wr := verbs.SendWR{ID: 1, Op: verbs.OpWrite, NSGE: 1, RemoteAddr: s.addr(1 << 20), RKey: mr.RKey()}
+	wr.SGE[0] = c.sge(0, n)
+	var chain []verbs.SendWR
+	for range times {
+		chain = append(chain, wr)
+	}
+	c.mustPost(nil, chain...)
+	s.must(mr.Close())
+	copy(s.at(1<<20, n), pattern(n, 4))
+	// Where all of it was done already, one more has to fail.
+	c.post(nil, wr)
+	c.event(c.id, verbs.EventDisconnected)
+	s.event(s.id, verbs.EventDisconnected)
+	c.shut()
+	s.shut()
+	if !bytes.Equal(s.at(1<<20, n), pattern(n, 4)) {
+		t.Fatal("it was written after it was closed")
+	}
+}
+
+// drained posts a receive on a queue pair in error, into which the peer is writing: when that receive comes
+// back, behind all others, nothing is written any more.
+func drained(t *testing.T, w *world) {
+	c, s := w.connect()
+	const n, times = 1 << 20, 12
+	wr := verbs.SendWR{ID: 1, Op: verbs.OpWrite, NSGE: 1, RemoteAddr: s.addr(1 << 20), RKey: s.mr.RKey()}
+	wr.SGE[0] = c.sge(0, n)
+	var chain []verbs.SendWR
+	for range times {
+		chain = append(chain, wr)
+	}
+	s.mustPost([]verbs.RecvWR{s.recv(2, 0, 64), s.recv(3, 64, 64)})
+	c.mustPost(nil, chain...)
+	s.must(s.qp.ToError())
+	s.mustPost([]verbs.RecvWR{s.recv(4, 128, 64)})
+	for i, wc := range s.completions(3) {
+		if wc.ID != uint64(2+i) || wc.Status != verbs.WCFlushed {
+			t.Fatalf("completion %d: %+v", i, wc)
+		}
+	}
+	copy(s.at(1<<20, n), pattern(n, 4))
+	c.event(c.id, verbs.EventDisconnected)
+	s.event(s.id, verbs.EventDisconnected)
+	c.shut()
+	s.shut()
+	if !bytes.Equal(s.at(1<<20, n), pattern(n, 4)) {
+		t.Fatal("it was written after the queue pair was drained")
+	}
+}
+
 // windowed makes a window for s, or says that its device has none.
 func windowed(t *testing.T, s *end) (verbs.MW, bool) {
 	t.Helper()

@@ -53,6 +53,8 @@ func Run(t *testing.T, env Env) {
 		{"key of the other node", foreignKey},
 		{"key of another protection domain", foreignDomain},
 		{"key that was taken back", staleKey},
+		{"region that is closed under writes", closedUnderWrites},
+		{"receive that tells when a queue pair is drained", drained},
 		{"memory window", window},
 		{"memory window of another connection", foreignWindow},
 		{"memory window on a region that allows none", windowForbidden},
