@@ -152,7 +152,7 @@ func conn(c *o2iblnd.ConnState) Conn {
 		MaxFrags: c.MaxFrags, SendsPosted: c.SendsPosted, NoopsPosted: c.NoopsPosted, TxQueue: c.TxQueue, TxQueueNocred: c.TxQueueNocred,
 		TxQueueRsrvd: c.TxQueueRsrvd, TxNoops: c.TxNoops, ActiveTxs: c.ActiveTxs, RxPosted: c.RxPosted,
 		LastSendAt: msOf(c.LastSend), EstablishedAt: msOf(c.Since), Incarnation: fmt.Sprintf("%#x", c.Incarnation),
-		Scheduler: c.Scheduler, Device: c.Device, QPNum: c.QPNum, Exposure: "device", Cksum: c.Cksum.String(),
+		Scheduler: c.Scheduler, Device: c.Device, QPNum: c.QPNum, Exposure: c.Exposure, Cksum: c.Cksum.String(),
 		TxMsgs: c.TxMsgs, RxMsgs: c.RxMsgs, TxBytes: c.TxBytes, RxBytes: c.RxBytes, RDMAWrites: c.Writes,
 		NoopsSent: c.NoopsSent, NoopsReceived: c.NoopsReceived, CreditStalls: c.CreditStalls,
 	}

@@ -171,9 +171,10 @@ func (b Buffer) Len() int { return b.n }
 func (b Buffer) Slab() *Slab { return b.slab }
 
 // Addr is the virtual address that work requests and descriptors carry.
-func (b Buffer) Addr() uint64 {
-	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b.slab.mem)))) + uint64(b.off)
-}
+func (b Buffer) Addr() uint64 { return Addr(b.slab.mem) + uint64(b.off) }
+
+// Addr is the virtual address of memory outside the Go heap.
+func Addr(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
 // Slice is the part from off for n bytes. It panics outside of the buffer.
 func (b Buffer) Slice(off, n int) Buffer {

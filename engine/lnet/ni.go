@@ -62,6 +62,13 @@ func checkCredits(credits, peerCredits int) error {
 	return nil
 }
 
+// NIStatus implements o2iblnd.Upper: pings say so, and sends choose another NI of the net, if there is one.
+func (n *Node) NIStatus(nid wire.NID, up bool) {
+	if i := n.ni(nid); i != nil {
+		i.up.Store(up)
+	}
+}
+
 // Retune changes the send credits of an NI and of its peers at once.
 func (n *Node) Retune(nid wire.NID, credits, peerCredits int) error {
 	i := n.ni(nid)

@@ -17,12 +17,12 @@ func (n *ni) local() *negotiate.Local {
 }
 
 // connectRequest answers a peer that wants to connect (spec o2iblnd 2.5).
-func (d *connd) connectRequest(dev *device, ev *verbs.Event) {
+func (d *connd) connectRequest(h *hcaDev, ev *verbs.Event) {
 	id := ev.ID
 	g := d.lnd.global.Load()
 	var n *ni
 	local, refusal := negotiate.Request(&d.in, ev.Private, int(id.Remote().Port()), g.RequirePrivilegedPort, func(nid wire.NID) *negotiate.Local {
-		if n = d.lnd.ni(nid); n == nil || n.dev != dev {
+		if n = d.lnd.ni(nid); n == nil || n.dev != h.dev {
 			return nil
 		}
 		return n.local()

@@ -23,6 +23,8 @@ func (u *sponge) Parse(s Sender, _, _ wire.NID, _ *wire.LNetHeader, rx Rx, _ boo
 
 func (u *sponge) Finalize(Sender, *Message) { u.ended++ }
 
+func (u *sponge) NIStatus(wire.NID, bool) {}
+
 func (u *sponge) PeerDown(_, _ wire.NID, _ error, _ time.Time) {}
 
 // steps runs every step of an LND once, as its goroutines would.

@@ -1,7 +1,10 @@
 package o2iblnd
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"o2ibd/engine/o2iblnd/credits"
@@ -13,6 +16,14 @@ import (
 // (spec o2iblnd 2.10). On an error nothing of it is left and id is the caller's.
 func (d *connd) createConn(p *peer, id verbs.ID, active bool, version wire.Version, depth, frags int) (*conn, error) {
 	n := p.ni
+	h := n.dev.hdev.Load()
+	if h == nil {
+		return nil, fmt.Errorf("the device at %v is failing over", n.dev.addr)
+	}
+	if now := id.Device(); now != h.hca {
+		d.mayFail(n.dev)
+		return nil, fmt.Errorf("the connection is not on %s, where %v is", h.info.Name, n.nid)
+	}
 	si := d.pickScheduler()
 	s := d.lnd.scheds[si]
 	slot, gen, err := d.slots[si].take()
@@ -20,7 +31,7 @@ func (d *connd) createConn(p *peer, id verbs.ID, active bool, version wire.Versi
 		return nil, err
 	}
 	c := &conn{
-		id: d.lnd.connIDs.Add(1), peer: p, ni: n, dev: n.dev, sched: s, schedIdx: si, slot: slot, gen: gen, active: active, cm: id,
+		id: d.lnd.connIDs.Add(1), peer: p, ni: n, hdev: h, sched: s, schedIdx: si, slot: slot, gen: gen, active: active, cm: id,
 		started: d.now, version: version, setup: connPassiveWait, maxFrags: frags,
 	}
 	if active {
@@ -37,6 +48,7 @@ func (d *connd) createConn(p *peer, id verbs.ID, active bool, version wire.Versi
 	c.offered = wire.ConnParams{QueueDepth: uint16(depth), MaxFrags: uint16(frags), MaxMsgSize: wire.MsgSize}
 	c.publish()
 	d.conns[c.id] = c
+	h.conns++
 	n.nconns.Add(1)
 	id.SetUser(c)
 	s.submit(op{kind: opAttach, c: c})
@@ -46,18 +58,18 @@ func (d *connd) createConn(p *peer, id verbs.ID, active bool, version wire.Versi
 // createQP makes the queue pair; where the device cannot hold so deep a queue, a shallower one.
 func (d *connd) createQP(c *conn, id verbs.ID, s *scheduler, version wire.Version, depth, frags int) (verbs.QP, int, error) {
 	perMsg := 1 + frags + 2
-	if m := c.dev.info.Caps.MaxQPWR; m > 0 && perMsg*depth > m {
+	if m := c.hdev.info.Caps.MaxQPWR; m > 0 && perMsg*depth > m {
 		depth = max(1, m/perMsg)
 	}
 	for {
 		qp, err := id.CreateQP(verbs.QPAttr{
-			PD: c.dev.pd, CQ: c.dev.cqs[c.schedIdx],
-			MaxSendWR: perMsg * depth, MaxRecvWR: credits.RxMsgs(version, depth),
-			MaxSendSGE: c.dev.maxSGE, MaxRecvSGE: 1,
+			PD: c.hdev.pd, CQ: c.hdev.cqs[c.schedIdx],
+			MaxSendWR: perMsg * depth, MaxRecvWR: credits.RxMsgs(version, depth) + 1, // one to drain it with
+			MaxSendSGE: c.hdev.maxSGE, MaxRecvSGE: 1,
 		})
 		if err == nil || depth <= 2 {
 			if err != nil {
-				err = fmt.Errorf("queue pair of depth %d with %d fragments on %s: %w", depth, frags, c.dev.info.Name, err)
+				err = fmt.Errorf("queue pair of depth %d with %d fragments on %s: %w", depth, frags, c.hdev.info.Name, err)
 			}
 			return qp, depth, err
 		}
@@ -79,7 +91,7 @@ func (d *connd) fillRing(c *conn, n int) error {
 			return err
 		}
 		c.rxMem = append(c.rxMem, b)
-		mr, err := c.dev.region(b.Slab())
+		mr, err := c.hdev.region(b.Slab())
 		if err != nil {
 			return err
 		}
@@ -94,7 +106,7 @@ func (d *connd) fillRing(c *conn, n int) error {
 		wrs[i] = recvWR(c, uint16(i))
 	}
 	batch := []verbs.Posting{{QP: c.qp, Recvs: wrs}}
-	c.dev.hca.Post(batch)
+	c.hdev.hca.Post(batch)
 	c.nrx = n
 	return batch[0].Err
 }
@@ -110,10 +122,10 @@ func recvWR(c *conn, num uint16) verbs.RecvWR {
 func (d *connd) unbuild(c *conn) {
 	if c.qp != nil {
 		if err := c.qp.ToError(); err != nil {
-			d.lnd.fault(c.dev, "move a queue pair to error", err)
+			d.lnd.fault(c.hdev, "move a queue pair to error", err)
 		}
 		if err := c.qp.Close(); err != nil {
-			d.lnd.fault(c.dev, "close a queue pair", err)
+			d.lnd.fault(c.hdev, "close a queue pair", err)
 		}
 	}
 	for _, b := range c.rxMem {
@@ -134,10 +146,12 @@ func (d *connd) reapConns() {
 		}
 		d.unbuild(c)
 		if err := c.cm.Close(); err != nil {
-			d.lnd.fault(c.dev, "close a connection", err)
+			d.lnd.fault(c.hdev, "close a connection", err)
 		}
 		delete(d.conns, c.id)
 		c.ni.nconns.Add(-1)
+		c.hdev.conns--
+		d.dropHCA(c.hdev)
 		p := c.peer
 		if !c.reconnect {
 			d.letGo(p)
@@ -157,12 +171,17 @@ func (d *connd) reapConns() {
 // stuckPassive lists the connections whose active side never came back.
 func (d *connd) stuckPassive() []*conn {
 	var stuck []*conn
-	for _, c := range d.conns {
+	for _, c := range d.byAge() {
 		if c.setup == connPassiveWait && d.now.Sub(c.started) >= 2*connectTimeout(d.lnd.timeout()) {
 			stuck = append(stuck, c)
 		}
 	}
 	return stuck
+}
+
+// byAge lists the connections, the oldest first.
+func (d *connd) byAge() []*conn {
+	return slices.SortedFunc(maps.Values(d.conns), func(a, b *conn) int { return cmp.Compare(a.id, b.id) })
 }
 
 // pickScheduler spreads connections evenly.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"o2ibd/engine/verbs"
 	"o2ibd/engine/wire"
 )
 
@@ -86,8 +87,9 @@ func (s *scheduler) finalise(c *conn, why *reason) {
 	s.touch(c)
 	s.flush() // what was posted in this turn must be on the QP before it is flushed
 	if err := c.qp.ToError(); err != nil {
-		s.lnd.fault(c.dev, "move a queue pair to error", err)
+		s.lnd.fault(c.hdev, "move a queue pair to error", err)
 	}
+	s.postDrain(c)
 	timedOut := c.closeWhy.errno == eTIMEDOUT
 	var left []*tx
 	for _, q := range c.queues() {
@@ -96,6 +98,9 @@ func (s *scheduler) finalise(c *conn, why *reason) {
 		}
 	}
 	for _, t := range left {
+		if t.revoking || t.draining {
+			continue // it is over for the peer, and waits only for its window
+		}
 		t.status, t.health = eCONNABORTED, HealthLocalError
 		switch {
 		case timedOut && t.sending > 0:
@@ -106,6 +111,8 @@ func (s *scheduler) finalise(c *conn, why *reason) {
 			t.health = HealthLocalTimeout
 		}
 		t.waiting, t.queued = false, false
+		// A sink that the peer was told of is its until the queue pair is drained (spec o2iblnd 4.12).
+		t.draining = t.exposed && !c.flushed
 		t.unlink()
 		if t.idle() {
 			s.txDone(t)
@@ -117,10 +124,36 @@ func (s *scheduler) finalise(c *conn, why *reason) {
 	s.maybeDrained(c)
 }
 
+// postDrain posts the receive behind all others of a queue pair in error: when it comes back, everything has,
+// and nothing is placed any more.
+func (s *scheduler) postDrain(c *conn) {
+	batch := []verbs.Posting{{QP: c.qp, Recvs: []verbs.RecvWR{{ID: drainWRID(c)}}}}
+	c.hdev.hca.Post(batch)
+	if err := batch[0].Err; err != nil {
+		s.lnd.fault(c.hdev, "drain a queue pair", err)
+		s.drained(c)
+	}
+}
+
+// drained takes in that the peer can write nothing any more over c.
+func (s *scheduler) drained(c *conn) {
+	c.flushed = true
+	for t := c.activeTxs.head; t != nil; {
+		next := t.next
+		t.draining = false
+		if t.idle() {
+			t.unlink()
+			s.txDone(t)
+		}
+		t = next
+	}
+	s.maybeDrained(c)
+}
+
 // maybeDrained tells connd when nothing of c is left with the device or with LNet.
 func (s *scheduler) maybeDrained(c *conn) {
-	if !c.finalised || c.drainSent || c.nrx > 0 || c.acct.SendsPosted > 0 || c.activeTxs.n > 0 ||
-		c.txQueue.n > 0 || c.txNocred.n > 0 || c.txRsrvd.n > 0 || c.txNoops.n > 0 || len(c.toRecv) > 0 || len(c.toPost) > 0 {
+	if !c.finalised || !c.flushed || c.drainSent || c.nrx > 0 || c.acct.SendsPosted > 0 || c.activeTxs.n > 0 ||
+		c.txQueue.n > 0 || c.txNocred.n > 0 || c.txRsrvd.n > 0 || c.txNoops.n > 0 || len(c.toRecv) > 0 || len(c.toPost) > 0 || len(c.toRevoke) > 0 {
 		return
 	}
 	c.drainSent = true

@@ -33,7 +33,7 @@ type conn struct {
 	id       uint64
 	peer     *peer
 	ni       *ni
-	dev      *device
+	hdev     *hcaDev
 	sched    *scheduler
 	schedIdx int
 	slot     uint32 // index in sched.conns, and in the id of receive work requests
@@ -65,6 +65,7 @@ type conn struct {
 	closeWhy    *reason
 	brokenAt    time.Time // when its QP was first seen to flush
 	finalised   bool
+	flushed     bool // the queue pair is: nothing is placed any more
 	drainSent   bool
 	nrx         int // receive buffers that are posted, or held by LNet
 	early       []*rx
@@ -81,6 +82,7 @@ type conn struct {
 	unsettled   bool      // on sched.unsettled: its published counters are old
 	stalled     bool      // the head of txQueue waits for a credit
 	toPost      []*tx
+	toRevoke    []*tx // whose windows are to be invalidated
 	toRecv      []uint16
 	cksum       wire.CksumKind // the variant the peer was seen to use
 	count       connCounts
@@ -166,7 +168,9 @@ const (
 	wrTx
 	wrRx
 	wrRDMA
-	wrMR
+	wrMR    // invalidation of a window
+	wrBind  // binding of one
+	wrDrain // the receive behind all others of a queue pair in error
 
 	wrKindBits = 3
 	wrIdxBits  = 29
@@ -181,6 +185,8 @@ func makeWRID(k wrKind, idx, gen uint32) uint64 {
 func splitWRID(id uint64) (k wrKind, idx, gen uint32) {
 	return wrKind(id & (1<<wrKindBits - 1)), uint32(id>>wrKindBits) & (1<<wrIdxBits - 1), uint32(id >> (wrKindBits + wrIdxBits))
 }
+
+func drainWRID(c *conn) uint64 { return makeWRID(wrDrain, c.slot<<rxNumBits, c.gen) }
 
 func rxWRID(c *conn, num uint16) uint64 {
 	return makeWRID(wrRx, c.slot<<rxNumBits|uint32(num), c.gen)

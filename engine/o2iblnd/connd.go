@@ -34,22 +34,24 @@ type connd struct {
 	inbox []cop
 	spare []cop
 
-	mu              sync.Mutex
-	now             time.Time
-	devices         []*device
-	dying           []dyingNI
-	closing         []closingDevice
-	conns           map[uint64]*conn // every conn that is not reaped
-	reap            []*conn          // drained, waiting for the connection manager
-	slots           []slots          // by scheduler
-	reconn          []*peer          // to be connected again now
-	reconnWait      []delayed        // later
-	nextTick        time.Time
-	lastIncarnation uint64
-	evs             [64]verbs.Event
-	in              wire.Msg
-	out             wire.Msg
-	portRefused     bool // an ephemeral source port was taken for lack of privilege, and said
+	mu               sync.Mutex
+	now              time.Time
+	devices          []*device
+	dying            []dyingNI
+	closing          []*hcaDev        // retired, waiting for the schedulers
+	failedDevs       []*device        // to be looked at: their HCA may be another
+	conns            map[uint64]*conn // every conn that is not reaped
+	reap             []*conn          // drained, waiting for the connection manager
+	slots            []slots          // by scheduler
+	reconn           []*peer          // to be connected again now
+	reconnWait       []delayed        // later
+	nextTick         time.Time
+	nextFailoverScan time.Time
+	lastIncarnation  uint64
+	evs              [64]verbs.Event
+	in               wire.Msg
+	out              wire.Msg
+	portRefused      bool // an ephemeral source port was taken for lack of privilege, and said
 }
 
 // delayed is a peer whose next attempt has to wait.
@@ -169,13 +171,15 @@ func (d *connd) Step(now time.Time) (more bool, deadline time.Time) {
 		d.reconn = d.reconn[1:]
 		d.reconnectPeer(p)
 	}
+	d.pollAsync()
+	d.failover()
 	if !now.Before(d.nextTick) {
 		d.tick()
 		d.nextTick = now.Add(time.Second)
 	}
 	d.reapConns()
 	d.reapNIs()
-	d.reapDevices()
+	d.reapHCAs()
 	deadline = d.nextTick
 	for _, w := range d.reconnWait {
 		if w.at.Before(deadline) {

@@ -34,7 +34,10 @@ func (d *connd) resolve(a *attempt) *reason {
 	p := a.peer
 	g := d.lnd.global.Load()
 	remote := netip.AddrPortFrom(p.nid.IPv4(), uint16(g.Service))
-	local := p.ni.dev.info.Addr
+	local := p.ni.dev.addr
+	if p.ni.dev.hdev.Load() == nil {
+		return because(eNETDOWN, "the device at %v is gone for the moment", local)
+	}
 	for {
 		id, err := d.cm.NewID(a)
 		if err != nil {
@@ -79,10 +82,15 @@ func (d *connd) event(ev *verbs.Event) {
 		d.attemptEvent(u, ev)
 	case *conn:
 		d.connEvent(u, ev)
-	case *device:
-		if ev.Type == verbs.EventConnectRequest {
+	case *hcaDev:
+		switch ev.Type {
+		case verbs.EventConnectRequest:
 			d.connectRequest(u, ev)
-		} else {
+		case verbs.EventDeviceRemoval:
+			d.loseHCA(u, "it is being removed")
+		case verbs.EventAddrChange:
+			d.mayFail(u.dev)
+		default:
 			d.lnd.event(Event{Kind: "device", Severity: slog.LevelWarn, Text: fmt.Sprintf("%s: listener: %v", u.info.Name, ev.Type)})
 		}
 	default:
@@ -117,6 +125,8 @@ func (d *connd) attemptEvent(a *attempt, ev *verbs.Event) {
 		d.attemptFailed(a, because(eHOSTUNREACH, "no route to %v%s", p.nid, tail(ev.Err)))
 	case verbs.EventDeviceRemoval:
 		d.attemptFailed(a, because(eNETDOWN, "the device was removed"))
+	case verbs.EventAddrChange:
+		d.mayFail(p.ni.dev)
 	default:
 		d.lnd.log.Warn("unexpected event while resolving", "event", ev.Type.String(), "peer", p.nid.String())
 	}
@@ -206,8 +216,10 @@ func (d *connd) connEvent(c *conn, ev *verbs.Event) {
 		}
 		c.sched.submit(op{kind: opClose, c: c, why: why})
 	case verbs.EventDeviceRemoval:
-		d.lnd.event(Event{Kind: "device", Severity: slog.LevelError, NI: c.ni.nid, Peer: p.nid, Text: fmt.Sprintf("%s is being removed: shut the NI down to let that go on", c.dev.info.Name)})
-	case verbs.EventAddrChange, verbs.EventTimewaitExit, verbs.EventConnectResponse:
+		d.loseHCA(c.hdev, "it is being removed")
+	case verbs.EventAddrChange:
+		d.mayFail(c.hdev.dev)
+	case verbs.EventTimewaitExit, verbs.EventConnectResponse:
 	default:
 		d.lnd.log.Warn("unexpected event of a connection", "event", ev.Type.String(), "peer", p.nid.String())
 	}
@@ -370,7 +382,10 @@ func (d *connd) connClosing(c *conn, why *reason, backlog string) {
 	}
 	d.lnd.event(Event{Kind: "conn_closed", Severity: sev, NI: p.ni.nid, Peer: p.nid, Conn: c.id, Text: text})
 	if err := c.cm.Disconnect(); err != nil && !errors.Is(err, verbs.ErrState) {
-		d.lnd.fault(c.dev, "disconnect", err)
+		d.lnd.fault(c.hdev, "disconnect", err)
+	}
+	if why.errno != 0 {
+		d.mayFail(c.hdev.dev)
 	}
 	c.sched.submit(op{kind: opFinalise, c: c, why: why})
 	d.notify(p)

@@ -218,6 +218,6 @@ func (l *LND) event(e Event) {
 }
 
 // fault reports a device call that failed.
-func (l *LND) fault(d *device, what string, err error) {
-	l.event(Event{Kind: "device", Severity: slog.LevelError, Text: fmt.Sprintf("%s: could not %s: %v", d.info.Name, what, err)})
+func (l *LND) fault(h *hcaDev, what string, err error) {
+	l.event(Event{Kind: "device", Severity: slog.LevelError, Text: fmt.Sprintf("%s: could not %s: %v", h.info.Name, what, err)})
 }

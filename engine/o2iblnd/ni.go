@@ -2,15 +2,17 @@ package o2iblnd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"o2ibd/engine/arena"
 	"o2ibd/engine/o2iblnd/credits"
 	"o2ibd/engine/o2iblnd/pool"
 	"o2ibd/engine/tunables"
+	"o2ibd/engine/verbs"
 	"o2ibd/engine/wire"
 )
 
@@ -21,6 +23,8 @@ type ni struct {
 	dev         *device
 	tun         atomic.Pointer[tunables.NI]
 	txs         []*pool.Set[*tx] // by CPT
+	regs        []*regSet        // by CPT
+	down        bool             // as LNet was told
 	shutdown    bool
 	peers       int // not yet destroyed
 
@@ -62,34 +66,72 @@ func (d *connd) addNI(cfg NIConfig) error {
 	service := d.lnd.global.Load().Service
 	var dev *device
 	for _, v := range d.devices {
-		if v.listener.Local().Addr() == cfg.Addr {
+		if v.addr == cfg.Addr {
 			dev = v
 		}
 	}
 	if dev == nil {
-		var err error
-		if dev, err = d.openDevice(cfg.Addr, service); err != nil {
+		dev = &device{addr: cfg.Addr, service: service}
+		h, err := d.openHCA(dev)
+		if err != nil {
 			return fmt.Errorf("NI %v: %w", cfg.NID, err)
 		}
+		dev.hdev.Store(h)
+		dev.portDown.Store(h.info.State == verbs.PortDown)
 		d.devices = append(d.devices, dev)
 	}
 	n := &ni{nid: cfg.NID, dev: dev, incarnation: d.newIncarnation()}
 	n.tun.Store(&cfg.Tunables)
-	size := max(pool.TxPool, cfg.Tunables.NTX/d.lnd.cpts)
-	for cpt := range d.lnd.cpts {
-		set, err := d.lnd.newTxSet(n, cpt, size)
-		if err != nil {
-			for _, t := range n.txs {
-				t.Close()
-			}
-			return errors.Join(fmt.Errorf("NI %v: transmit pool: %w", cfg.NID, err), d.releaseDevice(dev))
+	if err := d.newPools(n, &cfg.Tunables); err != nil {
+		n.closePools(d.lnd.now())
+		if dev.nets == 0 {
+			d.dropDevice(dev, d.buried(dev.hdev.Load()))
 		}
-		n.txs = append(n.txs, set)
+		return fmt.Errorf("NI %v: %w", cfg.NID, err)
 	}
 	dev.nets++
 	all := append(append([]*ni(nil), *d.lnd.nis.Load()...), n)
 	d.lnd.nis.Store(&all)
+	d.lnd.upper.NIStatus(n.nid, true)
+	d.tellStatus(dev, "the port is down")
 	return nil
+}
+
+// newPools makes the pool sets of an NI, registrations first (spec o2iblnd 7.2).
+func (d *connd) newPools(n *ni, t *tunables.NI) error {
+	size := max(pool.TxPool, t.NTX/d.lnd.cpts)
+	for cpt := range d.lnd.cpts {
+		regs, err := d.lnd.newRegSet(n, cpt, t)
+		if err != nil {
+			return fmt.Errorf("registration pool: %w", err)
+		}
+		n.regs = append(n.regs, regs)
+		set, err := d.lnd.newTxSet(n, cpt, size)
+		if err != nil {
+			return fmt.Errorf("transmit pool: %w", err)
+		}
+		n.txs = append(n.txs, set)
+	}
+	return nil
+}
+
+func (n *ni) closePools(now time.Time) {
+	for _, t := range n.txs {
+		t.Close()
+	}
+	for _, r := range n.regs {
+		r.close(now)
+	}
+}
+
+// failPools takes the pools out of use with the HCA that they were made on.
+func (n *ni) failPools(now time.Time) {
+	for _, t := range n.txs {
+		t.Fail()
+	}
+	for _, r := range n.regs {
+		r.fail(now)
+	}
 }
 
 // newIncarnation is the wall clock in microseconds, never 0 and never twice the same.
@@ -133,74 +175,27 @@ func (d *connd) reapNIs() {
 			kept = append(kept, x)
 			continue
 		}
-		for _, t := range x.ni.txs {
-			t.Close()
-		}
+		x.ni.closePools(d.now)
 		x.ni.dev.nets--
 		dev := x.ni.dev
 		if dev.nets > 0 {
 			x.done(nil)
 			continue
 		}
-		done := x.done
-		d.dropDevice(dev, func(err error) { done(err) })
+		d.dropDevice(dev, x.done)
 	}
 	d.dying = kept
 }
 
-// releaseDevice closes a device that was opened for an NI that did not come up.
-func (d *connd) releaseDevice(dev *device) error {
-	if dev.nets == 0 {
-		d.dropDevice(dev, func(error) {})
-	}
-	return nil
-}
-
-// dropDevice closes a device once every scheduler has let go of its completion queue.
+// dropDevice ends a device without NIs.
 func (d *connd) dropDevice(dev *device, done func(error)) {
-	for i, v := range d.devices {
-		if v == dev {
-			d.devices = append(d.devices[:i], d.devices[i+1:]...)
-			break
-		}
+	d.devices = slices.DeleteFunc(d.devices, func(v *device) bool { return v == dev })
+	d.failedDevs = slices.DeleteFunc(d.failedDevs, func(v *device) bool { return v == dev })
+	if h := dev.hdev.Load(); h != nil {
+		d.retire(h, done)
+	} else {
+		done(nil)
 	}
-	err := dev.listener.Close() // refuses newcomers from here
-	dev.listener = nil
-	for i, s := range d.lnd.scheds {
-		s.submit(op{kind: opDropCQ, dq: deviceCQ{dev, dev.cqs[i]}})
-	}
-	d.closing = append(d.closing, closingDevice{dev, err, done})
-}
-
-// closingDevice is a device that waits for its schedulers.
-type closingDevice struct {
-	dev  *device
-	err  error
-	done func(error)
-}
-
-func (d *connd) reapDevices() {
-	kept := d.closing[:0]
-	for _, x := range d.closing {
-		if x.dev.held() {
-			kept = append(kept, x)
-			continue
-		}
-		x.done(errors.Join(x.err, x.dev.close()))
-	}
-	d.closing = kept
-}
-
-// held says whether a scheduler still polls the device.
-func (d *device) held() bool {
-	for _, gone := range d.cqGone {
-		select {
-		case <-gone:
-		default:
-			return true
-		}
-	}
-	return false
 }
 
 // newTxSet makes the pool set of transmits of an NI on one CPT (spec o2iblnd 6.2).
@@ -211,6 +206,10 @@ func (l *LND) newTxSet(n *ni, cpt, size int) (*pool.Set[*tx], error) {
 
 // newTxs makes the transmits of one pool, with their message slots registered.
 func (l *LND) newTxs(n *ni, size int) ([]*tx, error) {
+	h := n.dev.hdev.Load()
+	if h == nil {
+		return nil, fmt.Errorf("no HCA at %v", n.dev.addr)
+	}
 	var txs []*tx
 	for left := size; left > 0; {
 		// Powers of two, so that nothing of a buffer is wasted.
@@ -223,14 +222,14 @@ func (l *LND) newTxs(n *ni, size int) ([]*tx, error) {
 			l.freeSlots(txs)
 			return nil, err
 		}
-		mr, err := n.dev.region(mem.Slab())
+		mr, err := h.region(mem.Slab())
 		if err != nil {
 			l.slots.Free(mem)
 			l.freeSlots(txs)
 			return nil, err
 		}
 		for i := range k {
-			t := &tx{key: mr.LKey(), slot: mem.Slice(i*wire.MsgSize, wire.MsgSize), done: true}
+			t := &tx{hdev: h, key: mr.LKey(), slot: mem.Slice(i*wire.MsgSize, wire.MsgSize), done: true}
 			if i == 0 {
 				t.mem = mem
 			}

@@ -184,10 +184,45 @@ func (s *scheduler) completion(c *conn, typ wire.MsgType) {
 		}
 	}
 	t.waiting = false
+	s.revoke(c, t)
 	if t.idle() {
 		t.unlink()
 		s.txDone(t)
 	}
+}
+
+// revoke takes back what the peer was told to write to: it is done with it.
+func (s *scheduler) revoke(c *conn, t *tx) {
+	switch {
+	case !t.exposed:
+	case c.state != connEstablished:
+		t.draining = !c.flushed
+	case t.reg != nil && t.reg.bound:
+		t.revoking = true
+		c.toRevoke = append(c.toRevoke, t)
+		s.touch(c)
+	}
+}
+
+// revoked takes the completion of an invalidation.
+func (s *scheduler) revoked(t *tx, wc *verbs.WC) {
+	c := t.conn
+	t.revoking = false
+	switch wc.Status {
+	case verbs.WCSuccess:
+		t.reg.bound = false
+	case verbs.WCFlushed:
+		s.broken(c)
+		t.draining = !c.flushed
+	default:
+		t.draining = !c.flushed
+		s.close(c, because(eIO, "a memory window could not be taken back: %v", wc.Status))
+	}
+	if t.idle() {
+		t.unlink()
+		s.txDone(t)
+	}
+	s.maybeDrained(c)
 }
 
 // putAck turns the PUT_REQ that waited for the PUT_ACK in s.in into the writes and the PUT_DONE.

@@ -193,6 +193,7 @@ type upper struct {
 	pending map[*o2iblnd.Message]bool // with the LND
 	ended   map[*o2iblnd.Message]int
 	down    []string
+	status  []bool // of the NI, as it was told
 	events  []o2iblnd.Event
 	parsed  []wire.LNetHeader
 	data    [][]byte // of finished receives
@@ -296,6 +297,12 @@ func (u *upper) Finalize(_ o2iblnd.Sender, m *o2iblnd.Message) {
 	if m.Len > 0 {
 		u.data = append(u.data, bytes.Clone(m.Segs[0].Bytes()))
 	}
+}
+
+func (u *upper) NIStatus(_ wire.NID, up bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.status = append(u.status, up)
 }
 
 func (u *upper) PeerDown(_, nid wire.NID, err error, _ time.Time) {

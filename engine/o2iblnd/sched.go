@@ -58,8 +58,8 @@ type scheduler struct {
 
 // deviceCQ is the completion queue of this scheduler on one device.
 type deviceCQ struct {
-	dev *device
-	cq  verbs.CQ
+	hdev *hcaDev
+	cq   verbs.CQ
 }
 
 // op is one piece of work in a scheduler's inbox.
@@ -140,7 +140,7 @@ func (s *scheduler) Step(now time.Time) (more bool, deadline time.Time) {
 		// Arm, then look once more: a completion may have come in between (spec o2iblnd 4.9).
 		for _, q := range s.cqs {
 			if err := q.cq.Arm(); err != nil {
-				s.lnd.fault(q.dev, "arm completion queue", err)
+				s.lnd.fault(q.hdev, "arm completion queue", err)
 			}
 		}
 		s.rearms.Add(1)
@@ -194,15 +194,15 @@ func (s *scheduler) do(o *op) {
 		s.cqs = append(s.cqs, o.dq)
 	case opDropCQ:
 		for i, q := range s.cqs {
-			if q.dev == o.dq.dev {
+			if q.hdev == o.dq.hdev {
 				s.cqs = append(s.cqs[:i], s.cqs[i+1:]...)
 				if err := q.cq.Close(); err != nil {
-					s.lnd.fault(q.dev, "close completion queue", err)
+					s.lnd.fault(q.hdev, "close completion queue", err)
 				}
 				break
 			}
 		}
-		close(o.dq.dev.cqGone[s.idx])
+		close(o.dq.hdev.cqGone[s.idx])
 		s.lnd.connd.waiter.Wake()
 	}
 }
@@ -213,7 +213,7 @@ func (s *scheduler) poll(limit int) int {
 	for _, q := range s.cqs {
 		n, err := q.cq.Poll(s.wcs[:limit])
 		if err != nil {
-			s.lnd.fault(q.dev, "poll completion queue", err)
+			s.lnd.fault(q.hdev, "poll completion queue", err)
 			continue
 		}
 		for i := range s.wcs[:n] {
@@ -253,9 +253,20 @@ func (s *scheduler) complete(wc *verbs.WC) {
 		if t := s.lnd.txs.get(idx); t != nil && t.gen.Load() == gen && t.conn != nil && t.conn.sched == s && wc.Status != verbs.WCFlushed {
 			s.close(t.conn, because(eIO, "RDMA write to the peer failed: %v", wc.Status))
 		}
+	case wrBind:
+		// As with writes: only failures, and the SEND behind it fails too.
+		if t := s.lnd.txs.get(idx); t != nil && t.gen.Load() == gen && t.conn != nil && t.conn.sched == s && wc.Status != verbs.WCFlushed {
+			s.close(t.conn, because(eIO, "a memory window could not be bound: %v", wc.Status))
+		}
 	case wrMR:
-		if wc.Status != verbs.WCSuccess && wc.Status != verbs.WCFlushed {
-			s.lnd.log.Warn("memory registration work failed", "status", wc.Status.String())
+		if t := s.lnd.txs.get(idx); t != nil && t.gen.Load() == gen && t.conn != nil && t.conn.sched == s && t.revoking {
+			s.revoked(t, wc)
+		} else {
+			s.stale.Add(1)
+		}
+	case wrDrain:
+		if c := s.conn(idx>>rxNumBits, gen); c != nil {
+			s.drained(c)
 		}
 	default:
 		s.stale.Add(1)
@@ -284,20 +295,20 @@ func (s *scheduler) flush() {
 	for len(s.dirty) > 0 {
 		s.batch, s.sendWRs, s.recvWRs = s.batch[:0], s.sendWRs[:0], s.recvWRs[:0]
 		conns := s.dirty
-		var dev *device
+		var hdev *hcaDev
 		n := 0
 		for _, c := range conns {
-			if dev == nil {
-				dev = c.dev
+			if hdev == nil {
+				hdev = c.hdev
 			}
-			if c.dev != dev {
+			if c.hdev != hdev {
 				break
 			}
 			s.batch = append(s.batch, s.posting(c))
 			n++
 		}
-		if dev != nil {
-			dev.hca.Post(s.batch)
+		if hdev != nil {
+			hdev.hca.Post(s.batch)
 		}
 		for i := range s.batch {
 			s.posted(conns[i], &s.batch[i])
@@ -313,8 +324,11 @@ func (s *scheduler) posting(c *conn) verbs.Posting {
 	for _, num := range c.toRecv {
 		s.recvWRs = append(s.recvWRs, recvWR(c, num))
 	}
+	for _, t := range c.toRevoke {
+		s.sendWRs = append(s.sendWRs, verbs.SendWR{ID: t.wrID(wrMR), Op: verbs.OpLocalInv, Signaled: true, RKey: t.rkey})
+	}
 	for _, t := range c.toPost {
-		s.sendWRs = append(s.sendWRs, t.writes...)
+		s.sendWRs = append(s.sendWRs, t.wrs...)
 		wr := verbs.SendWR{ID: t.wrID(wrTx), Op: verbs.OpSend, Signaled: true, NSGE: 1}
 		wr.SGE[0] = verbs.SGE{Addr: t.slot.Addr(), Length: t.nob, LKey: t.key}
 		s.sendWRs = append(s.sendWRs, wr)
@@ -330,15 +344,21 @@ func (s *scheduler) posted(c *conn, p *verbs.Posting) {
 		s.unsettled = append(s.unsettled, c)
 	}
 	if p.Err == nil {
-		c.toRecv, c.toPost = c.toRecv[:0], c.toPost[:0]
+		c.toRecv, c.toPost, c.toRevoke = c.toRecv[:0], c.toPost[:0], c.toRevoke[:0]
 		return
 	}
 	c.nrx -= len(c.toRecv) - p.NRecvs
 	txs := slices.Clone(c.toPost) // finishing one may queue others
-	c.toRecv, c.toPost = c.toRecv[:0], c.toPost[:0]
 	left := p.NSends
+	for _, t := range c.toRevoke {
+		if left--; left < 0 {
+			t.revoking, t.draining = false, !c.flushed
+		}
+	}
+	left = max(left, 0)
+	c.toRecv, c.toPost, c.toRevoke = c.toRecv[:0], c.toPost[:0], c.toRevoke[:0]
 	for _, t := range txs {
-		need := len(t.writes) + 1
+		need := len(t.wrs) + 1
 		if left >= need {
 			left -= need
 			continue
@@ -347,6 +367,7 @@ func (s *scheduler) posted(c *conn, p *verbs.Posting) {
 		t.sending--
 		c.acct.SendDone(t.typ == wire.MsgNoop)
 		t.status, t.waiting = eIO, false
+		t.exposed = false // the message that says where never left
 		if t.idle() {
 			t.unlink()
 			s.txDone(t)

@@ -51,7 +51,7 @@ func (s *scheduler) launch(c *conn, m *Message) {
 		t.typ, t.waiting = wire.MsgGetReq, true
 		t.sinkSize = m.Len
 		if e := s.describe(c, t, m.Segs, m.Len, &out.RD); e != 0 {
-			s.abandon(t, eIO)
+			s.abandon(t, e)
 			return
 		}
 	default:
@@ -195,6 +195,16 @@ func (s *scheduler) postNext(c *conn) bool {
 		}
 		return true
 	}
+	if t.hdev != c.hdev {
+		s.otherHCA(c)
+		t.status, t.waiting, t.health = eNETDOWN, false, HealthLocalError
+		if t.idle() {
+			s.txDone(t)
+		} else {
+			c.activeTxs.push(t)
+		}
+		return true
+	}
 	h := wire.Header{
 		Version: c.acct.Version, Type: t.typ, Credits: c.acct.Send(credited, noop), Nob: t.nob,
 		SrcNID: c.ni.nid, SrcStamp: c.ni.incarnation, DstNID: c.peer.nid, DstStamp: c.incarnation,
@@ -205,12 +215,24 @@ func (s *scheduler) postNext(c *conn) bool {
 	c.toPost = append(c.toPost, t)
 	c.lastSend = s.now
 	c.count.txMsgs++
-	c.count.writes += uint64(len(t.writes))
+	if t.sinkSize > 0 {
+		t.exposed = true
+		if t.reg != nil {
+			t.reg.bound = t.reg.win != nil
+		}
+	} else {
+		c.count.writes += uint64(len(t.wrs))
+	}
 	if noop {
 		c.count.noopsSent++
 	}
 	s.touch(c)
 	return true
+}
+
+// otherHCA closes a conn whose HCA is not its interface's any more (spec o2iblnd 7.4).
+func (s *scheduler) otherHCA(c *conn) {
+	s.close(c, because(eNETDOWN, "%v is on another HCA now, this connection was on %s", c.ni.nid, c.hdev.info.Name))
 }
 
 // cksumKind is the checksum for messages to c's peer: none unless the tunable says so, else the variant
@@ -250,6 +272,10 @@ func (s *scheduler) txDone(t *tx) {
 	if t.done || !t.idle() || t.list != nil {
 		panic("o2iblnd: transmit finished while in use")
 	}
+	c := t.conn
+	if t.reg != nil {
+		c.ni.regs[s.cpt].give(s.now, t.reg) // before what it covers is given back
+	}
 	m, status, health := t.msg, t.status, t.health
 	if t.bounce.Slab() != nil {
 		if t.copyOut && status == 0 && m != nil {
@@ -261,10 +287,9 @@ func (s *scheduler) txDone(t *tx) {
 		}
 		s.lnd.payload.Free(t.bounce)
 	}
-	c := t.conn
 	t.done = true
 	t.conn, t.msg, t.status, t.health = nil, nil, 0, HealthOK
-	t.bounce, t.copyOut, t.sinkSize, t.writes = arena.Buffer{}, false, 0, t.writes[:0]
+	t.bounce, t.copyOut, t.sinkSize, t.exposed, t.reg, t.wrs = arena.Buffer{}, false, 0, false, nil, t.wrs[:0]
 	c.ni.txs[s.cpt].Free(s.now, t)
 	if m != nil {
 		s.finalize(m, status, health)

@@ -179,6 +179,8 @@ func (n *simNode) Finalize(_ Sender, m *Message) {
 	}
 }
 
+func (n *simNode) NIStatus(wire.NID, bool) {}
+
 func (n *simNode) PeerDown(_, _ wire.NID, err error, _ time.Time) {
 	if err == nil {
 		n.s.t.Fatal("a peer is down without a reason")

@@ -60,7 +60,7 @@ type ConnState struct {
 	NI, NID                                                                          wire.NID
 	State                                                                            string
 	Direction                                                                        string
-	Device                                                                           string
+	Device, Exposure                                                                 string
 	Scheduler                                                                        int
 	QPNum                                                                            uint32
 	Version                                                                          wire.Version
@@ -77,8 +77,9 @@ type ConnState struct {
 type PoolState struct {
 	NI   wire.NID
 	CPT  int
-	Kind string
+	Kind string // tx, fmr
 	pool.Stats
+	RegCounts // of an fmr pool
 }
 
 // SchedulerState of one scheduler.
@@ -94,9 +95,10 @@ func (l *LND) Snapshot() State {
 	defer d.mu.Unlock()
 	var st State
 	for _, n := range *l.nis.Load() {
+		info := n.dev.info()
 		st.NIs = append(st.NIs, NIState{
-			NID: n.nid, Incarnation: n.incarnation, Device: n.dev.info.Name, Interface: n.dev.info.Interface,
-			Service: n.dev.service, Up: true, Tunables: *n.tun.Load(), Peers: int(n.npeers.Load()), Conns: int(n.nconns.Load()),
+			NID: n.nid, Incarnation: n.incarnation, Device: info.Name, Interface: info.Interface,
+			Service: n.dev.service, Up: n.dev.up(), Tunables: *n.tun.Load(), Peers: int(n.npeers.Load()), Conns: int(n.nconns.Load()),
 			ConnectsActive: n.connectsActive.Load(), ConnectsPassive: n.connectsPassive.Load(), Established: n.established.Load(), Failed: n.failed.Load(),
 			RejectsSent: n.rejectsSent.Load(), RejectsReceived: n.rejectsReceived.Load(), Races: n.races.Load(), Stale: n.stale.Load(), Reconnects: n.reconnects.Load(),
 			CksumErrors: n.cksumErrors.Load(), UnpackErrors: n.unpackErrors.Load(),
@@ -104,9 +106,12 @@ func (l *LND) Snapshot() State {
 		for cpt, t := range n.txs {
 			st.Pools = append(st.Pools, PoolState{NI: n.nid, CPT: cpt, Kind: "tx", Stats: t.Stats()})
 		}
+		for cpt, r := range n.regs {
+			st.Pools = append(st.Pools, PoolState{NI: n.nid, CPT: cpt, Kind: "fmr", Stats: r.set.Stats(), RegCounts: r.counts()})
+		}
 	}
 	for _, v := range d.devices {
-		st.Devices = append(st.Devices, DeviceState{v.hca.Info()})
+		st.Devices = append(st.Devices, DeviceState{v.info()})
 	}
 	l.peers.each(func(p *peer) {
 		ps := PeerState{
@@ -134,7 +139,7 @@ func (c *conn) read() ConnState {
 	p := &c.pub
 	return ConnState{
 		ID: c.id, NI: c.ni.nid, NID: c.peer.nid, State: connState(p.state.Load()).String(), Direction: c.direction(),
-		Device: c.dev.info.Name, Scheduler: c.sched.id, QPNum: c.qp.Num(), Version: c.version, Incarnation: p.incarnation.Load(),
+		Device: c.hdev.info.Name, Exposure: string(c.ni.regs[0].expose), Scheduler: c.sched.id, QPNum: c.qp.Num(), Version: c.version, Incarnation: p.incarnation.Load(),
 		Credits: int(p.credits.Load()), Outstanding: int(p.outstanding.Load()), Reserved: int(p.reserved.Load()),
 		Depth: int(p.depth.Load()), HighWater: int(p.highWater.Load()), MaxFrags: int(p.maxFrags.Load()),
 		SendsPosted: int(p.sendsPosted.Load()), NoopsPosted: int(p.noopsPosted.Load()),

@@ -13,12 +13,13 @@ import (
 
 // tx is a transmit descriptor with its 4096-byte message slot. From allocation to txDone it belongs to
 // the scheduler of its conn. It is finished when it is neither queued, nor sending, nor waiting
-// (spec o2iblnd 4.7).
+// (spec o2iblnd 4.7), and when nothing of the peer can go into its memory any more.
 type tx struct {
 	pool.Node
-	idx uint32 // in txTable, and in work request ids
-	gen atomic.Uint32
-	key uint32 // local key of slot
+	idx  uint32 // in txTable, and in work request ids
+	gen  atomic.Uint32
+	hdev *hcaDev
+	key  uint32 // local key of slot there
 
 	slot arena.Buffer
 	mem  arena.Buffer // what slot was cut from, in the first tx of a piece
@@ -34,11 +35,16 @@ type tx struct {
 	sending  int  // SENDs posted and not completed, 0..2
 	queued   bool // on one of the conn's four queues
 	waiting  bool // the peer must still answer
+	exposed  bool // the peer was told where to write
+	revoking bool // an invalidation is posted, or will be
+	draining bool // ends with the queue pair's flush
 	done     bool
+	reg      *reg           // what the peer reaches its sink by
+	rkey     uint32         // and the key of it that the peer was told
 	sinkSize int            // GET_REQ, PUT_ACK: bytes described to the peer
 	bounce   arena.Buffer   // contiguous stand-in for pieces that do not fit one descriptor
 	copyOut  bool           // bounce is a sink: its bytes go to msg.Segs when data came
-	writes   []verbs.SendWR // RDMA writes before the message
+	wrs      []verbs.SendWR // what goes before the message: RDMA writes, or the binding of reg
 
 	list       *txList
 	prev, next *tx
@@ -84,7 +90,9 @@ func (t *tx) unlink() {
 	t.list, t.prev, t.next = nil, nil, nil
 }
 
-func (t *tx) idle() bool { return t.sending == 0 && !t.queued && !t.waiting }
+func (t *tx) idle() bool {
+	return t.sending == 0 && !t.queued && !t.waiting && !t.revoking && !t.draining
+}
 
 func (t *tx) wrID(k wrKind) uint64 { return makeWRID(k, t.idx, t.gen.Load()) }
 

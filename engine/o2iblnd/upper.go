@@ -19,6 +19,9 @@ type Upper interface {
 	// Finalize ends a message that was given to Send or to Receive, exactly once. m.Status, m.RDMALen
 	// and m.Health are set. The message belongs to LNet again.
 	Finalize(s Sender, m *Message)
+	// NIStatus says that an NI can be used or cannot: its port, or its HCA, is there or not. An NI that was
+	// added is up.
+	NIStatus(ni wire.NID, up bool)
 	// PeerDown says that the last connection or attempt to nid failed (spec o2iblnd 5.5).
 	PeerDown(ni, nid wire.NID, err error, lastAlive time.Time)
 }

@@ -56,6 +56,7 @@ type NI struct {
 	FMRFlushTrigger   int           // regions, before they are shared out over CPTs
 	ConnsPerPeer      int           // 1 … 127
 	TOS               int           // 0 … 255, -1 = leave it
+	Exposure          string        // transfer, cached, device
 	MapOnDemand       bool          // always true
 	FMRCache          bool          // keep regions registered after a transfer
 	PeerTimeout       time.Duration // 0 = off
@@ -103,6 +104,7 @@ func Derive(v Values, net string) (Global, NI, []Note) {
 		FMRFlushTrigger:   r.int("fmr_flush_trigger"),
 		FMRCache:          r.flag("fmr_cache"),
 		TOS:               r.int("tos"),
+		Exposure:          r.text("exposure"),
 		MapOnDemand:       true,
 		PeerTimeout:       r.seconds("peer_timeout"),
 		Timeout:           g.Timeout,
@@ -209,6 +211,8 @@ func Effective(g Global, n NI, name string) (string, bool) {
 		return strconv.Itoa(g.NScheds), true
 	case "map_on_demand":
 		return flag(n.MapOnDemand), true
+	case "exposure":
+		return n.Exposure, true
 	case "fmr_pool_size":
 		return strconv.Itoa(n.FMRPoolSize), true
 	case "fmr_flush_trigger":

@@ -32,7 +32,7 @@ func TestTableIsComplete(t *testing.T) {
 	want := strings.Fields(`service cksum timeout nscheds ntx credits peer_credits peer_credits_hiw peer_buffer_credits
 		peer_timeout ipif_name retry_count rnr_retry_count keepalive ib_mtu concurrent_sends map_on_demand fmr_pool_size
 		fmr_flush_trigger fmr_cache dev_failover require_privileged_port use_privileged_port conns_per_peer wrq_sge
-		use_fastreg_gaps tos cksum_char race_compare`)
+		use_fastreg_gaps tos cksum_char race_compare exposure`)
 	var got []string
 	seen := map[string]bool{}
 	g, n, _ := tunables.Derive(nil, global)

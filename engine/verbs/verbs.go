@@ -54,6 +54,7 @@ type DeviceInfo struct {
 	State     PortState
 	MTU       int    // path MTU in bytes, 0 where it means nothing
 	Firmware  string // "" where there is none
+	Bonded    bool   // Interface is a bonding master: the address may move to another device
 	Caps      Caps
 }
 
@@ -272,7 +273,8 @@ type ID interface {
 	ResolveRoute(timeout time.Duration) error
 	SetTOS(tos uint8) error
 
-	// Device is nil until the id is bound, resolved or came with a connection request.
+	// Device is nil until the id is bound, resolved or came with a connection request. Ids on one device give
+	// the same value.
 	Device() Device
 	CreateQP(attr QPAttr) (QP, error)
 	QP() QP
@@ -365,3 +367,7 @@ const (
 	AsyncGIDChange
 	AsyncLIDChange
 )
+
+func (a AsyncType) String() string {
+	return [...]string{"PORT_ACTIVE", "PORT_ERR", "DEVICE_FATAL", "QP_ERR", "CQ_ERR", "GID_CHANGE", "LID_CHANGE"}[min(a, AsyncLIDChange)]
+}
