@@ -29,17 +29,6 @@ const (
 	exposeDevice   exposure = "device"
 )
 
-// exposureOf is what an NI's tunables come to. Without a cache nothing is kept.
-func exposureOf(t *tunables.NI) exposure {
-	switch e := exposure(t.Exposure); {
-	case e == exposeCached && !t.FMRCache:
-		return exposeTransfer
-	case e == exposeCached || e == exposeDevice:
-		return e
-	}
-	return exposeTransfer
-}
-
 // span is a piece of memory that is contiguous.
 type span struct {
 	slab *arena.Slab
@@ -104,7 +93,7 @@ type regSet struct {
 }
 
 func (l *LND) newRegSet(n *ni, cpt int, t *tunables.NI) (*regSet, error) {
-	rs := &regSet{ni: n, expose: exposureOf(t), flush: max(pool.FMRPoolFlush, t.FMRFlushTrigger/l.cpts), cache: make(map[span]*reg)}
+	rs := &regSet{ni: n, expose: exposure(t.Exposure), flush: max(pool.FMRPoolFlush, t.FMRFlushTrigger/l.cpts), cache: make(map[span]*reg)}
 	rs.unused.prev, rs.unused.next = &rs.unused, &rs.unused
 	var err error
 	rs.set, err = pool.New(fmt.Sprintf("FMR %v %d", n.nid, cpt), max(pool.FMRPool, t.FMRPoolSize/l.cpts), rs.create, rs.destroy, l.now())

@@ -154,6 +154,10 @@ func Derive(v Values, net string) (Global, NI, []Note) {
 		n.ConnsPerPeer = max(resolver{v, GlobalScope}.int("conns_per_peer"), 1)
 		note("conns_per_peer", Derived, "0 → %d: the global value, at least 1", n.ConnsPerPeer)
 	}
+	if n.Exposure == "cached" && !n.FMRCache {
+		n.Exposure = "transfer"
+		note("exposure", Clamped, "cached → transfer: fmr_cache is 0, so nothing is kept")
+	}
 	if n.NTX < n.Credits {
 		note("ntx", Warning, "%d is less than credits %d: the NI may run out of transmit descriptors until its pools have grown", n.NTX, n.Credits)
 	}

@@ -77,7 +77,7 @@ func TestEveryTunableReachesTheEngine(t *testing.T) {
 		"peer_credits": "16", "peer_credits_hiw": "5", "credits": "300", "concurrent_sends": "9", "peer_buffer_credits": "7", "ntx": "1024",
 		"timeout": "60", "keepalive": "0", "peer_timeout": "0", "retry_count": "7", "rnr_retry_count": "0", "conns_per_peer": "4",
 		"tos": "0", "ib_mtu": "2048", "wrq_sge": "1", "nscheds": "3", "fmr_pool_size": "600", "fmr_flush_trigger": "100",
-		"fmr_cache": "0", "use_fastreg_gaps": "1", "service": "9987", "ipif_name": "ib1:2", "use_privileged_port": "0",
+		"exposure": "device", "fmr_cache": "0", "use_fastreg_gaps": "1", "service": "9987", "ipif_name": "ib1:2", "use_privileged_port": "0",
 		"require_privileged_port": "1", "dev_failover": "2", "cksum": "1", "cksum_char": "unsigned", "race_compare": "nidhash",
 	}
 	v := tunables.Values{}
@@ -112,7 +112,7 @@ func TestDefaults(t *testing.T) {
 	}
 	wantN := tunables.NI{
 		PeerCredits: 8, PeerCreditsHiw: 4, ConcurrentSends: 8, Credits: 256, NTX: 512, FMRPoolSize: 512, FMRFlushTrigger: 384,
-		ConnsPerPeer: 1, TOS: -1, MapOnDemand: true, FMRCache: true, PeerTimeout: 180 * time.Second, Timeout: 50 * time.Second,
+		ConnsPerPeer: 1, TOS: -1, Exposure: "transfer", MapOnDemand: true, FMRCache: true, PeerTimeout: 180 * time.Second, Timeout: 50 * time.Second,
 	}
 	if d := cmp.Diff(wantG, g); d != "" {
 		t.Error(d)

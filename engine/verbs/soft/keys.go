@@ -77,7 +77,7 @@ func (p *Placer) Done() {
 
 // uses says whether the placer may touch r.
 func (p *Placer) uses(r *region) bool {
-	if in := p.in.Load(); in != nil && (in == r || in.parent() == r) {
+	if in := p.in.Load(); in != nil && (in == r || in.parent.Load() == r) {
 		return true
 	}
 	return p.reading.Load() > 0 && r.readable.Load()
@@ -98,18 +98,12 @@ type region struct {
 	key    atomic.Uint32
 	valid  atomic.Bool
 	pd     verbs.PD
-	bound  atomic.Pointer[binding]
 	window bool
+	owner  atomic.Uint32          // windows: number of the only queue pair that may use it, 0: none yet
+	parent atomic.Pointer[region] // windows: the region that it opens
+	bound  binding                // of a window, to be read by its owner alone, with the key pinned
 
 	readable atomic.Bool // it or a window on it was open for reading
-}
-
-// parent of a bound window is the region that it opens.
-func (r *region) parent() *region {
-	if b := r.bound.Load(); b != nil {
-		return b.parent
-	}
-	return nil
 }
 
 // binding is what a key gives access to. A window's changes with every bind.
@@ -117,8 +111,6 @@ type binding struct {
 	mem    []byte
 	base   uint64
 	access verbs.Access
-	qp     verbs.QP // windows: the only one that may use it
-	parent *region  // windows
 }
 
 // NewTable makes an empty table.
@@ -212,7 +204,7 @@ func (t *Table) Local(p verbs.PD, e verbs.SGE, write bool) ([]byte, error) {
 	if r == nil || r.window || r.pd != p {
 		return nil, fmt.Errorf("local key %#x is not valid here", e.LKey)
 	}
-	b := r.bound.Load()
+	b := &r.bound
 	if write && b.access&verbs.LocalWrite == 0 {
 		return nil, fmt.Errorf("local key %#x does not allow writing", e.LKey)
 	}
@@ -243,13 +235,13 @@ func (r *region) reach(p verbs.PD, q verbs.QP, key uint32, addr uint64, n int, n
 	if !r.valid.Load() || r.key.Load() != key {
 		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrKey)
 	}
-	b := r.bound.Load()
-	if b != nil && b.parent != nil && !b.parent.valid.Load() {
-		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrKey)
-	}
-	if b == nil || r.pd != p || b.qp != nil && b.qp != q {
+	if r.pd != p || r.window && r.owner.Load() != q.Num() {
 		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrOwner)
 	}
+	if m := r.parent.Load(); m != nil && !m.valid.Load() {
+		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrKey)
+	}
+	b := &r.bound
 	if b.access&need == 0 {
 		return nil, fmt.Errorf("the peer used the key %#x: %w", key, ErrAccess)
 	}
@@ -265,8 +257,7 @@ func (t *Table) Register(p verbs.PD, mem []byte, access verbs.Access) (verbs.MR,
 	if len(mem) == 0 {
 		return nil, errors.New("register an empty region")
 	}
-	r := &region{pd: p}
-	r.bound.Store(&binding{mem: mem, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), access: access})
+	r := &region{pd: p, bound: binding{mem, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), access}}
 	r.readable.Store(access&verbs.RemoteRead != 0)
 	t.add(r)
 	r.valid.Store(true)
@@ -311,7 +302,7 @@ func (t *Table) Bind(p verbs.PD, q verbs.QP, a *verbs.BindMWAttr) error {
 	if !ok || m.table != t || !m.valid.Load() || m.pd != p || w.pd != p {
 		return errors.New("bind to a region that is not valid here")
 	}
-	b := m.bound.Load()
+	b := &m.bound
 	mem := b.bytes(a.Addr, int(a.Length))
 	switch {
 	case b.access&verbs.BindMW == 0:
@@ -327,7 +318,9 @@ func (t *Table) Bind(p verbs.PD, q verbs.QP, a *verbs.BindMWAttr) error {
 		(*region)(m).readable.Store(true)
 		w.readable.Store(true)
 	}
-	w.bound.Store(&binding{mem: mem, base: a.Addr, access: a.Access, qp: q, parent: (*region)(m)})
+	w.bound = binding{mem, a.Addr, a.Access}
+	w.parent.Store((*region)(m))
+	w.owner.Store(q.Num())
 	w.valid.Store(true)
 	return nil
 }
@@ -339,7 +332,7 @@ func (t *Table) Invalidate(pl *Placer, q verbs.QP, key uint32) error {
 	if r == nil || !r.window {
 		return fmt.Errorf("key %#x is no bound window", key)
 	}
-	if b := r.bound.Load(); b == nil || b.qp != q {
+	if r.owner.Load() != q.Num() {
 		return fmt.Errorf("key %#x is bound on another connection", key)
 	}
 	r.valid.Store(false)
