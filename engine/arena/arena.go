@@ -37,8 +37,41 @@ type Arena struct {
 // Slab is one mapping. Its bytes never move; devices register it as one region.
 type Slab struct {
 	mem   []byte
-	free  [slabOrder + 1]map[int]struct{} // offsets of free pieces by order
-	order map[int]uint8                   // order of each piece handed out
+	free  [slabOrder + 1]pieces // by order
+	order []uint8               // of each piece handed out, by the page that it starts on; 0: none starts there
+}
+
+// pieces are the free ones of one order: a bit for each place where one may lie.
+type pieces struct {
+	bits []uint64
+	n    int
+	low  int // no word before this one has a bit
+}
+
+func (p *pieces) add(i int) {
+	p.bits[i/64] |= 1 << (i % 64)
+	p.n++
+	p.low = min(p.low, i/64)
+}
+
+// remove takes piece i out, if it is there.
+func (p *pieces) remove(i int) bool {
+	if p.bits[i/64]>>(i%64)&1 == 0 {
+		return false
+	}
+	p.bits[i/64] &^= 1 << (i % 64)
+	p.n--
+	return true
+}
+
+// first takes the one that lies first out; there is one.
+func (p *pieces) first() int {
+	for p.bits[p.low] == 0 {
+		p.low++
+	}
+	i := p.low*64 + bits.TrailingZeros64(p.bits[p.low])
+	p.remove(i)
+	return i
 }
 
 // Buffer is a contiguous piece of a slab. The zero Buffer is empty. A Buffer is a value: copies name the same bytes.
@@ -75,11 +108,11 @@ func (a *Arena) Alloc(n int) (Buffer, error) {
 	}
 	// Huge pages are a wish: without them the slab works the same.
 	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
-	s := &Slab{mem: mem, order: make(map[int]uint8)}
-	for i := range s.free {
-		s.free[i] = make(map[int]struct{})
+	s := &Slab{mem: mem, order: make([]uint8, SlabSize>>minOrder)}
+	for o := minOrder; o <= slabOrder; o++ {
+		s.free[o].bits = make([]uint64, (SlabSize>>o+63)/64)
 	}
-	s.free[slabOrder][0] = struct{}{}
+	s.free[slabOrder].add(0)
 	a.slabs = append(a.slabs, s)
 	off, _ := s.take(order)
 	a.used += 1 << order
@@ -91,12 +124,15 @@ func (a *Arena) Alloc(n int) (Buffer, error) {
 func (a *Arena) Free(b Buffer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	order, ok := b.slab.order[b.off]
-	if !ok {
+	order := 0
+	if b.off%(1<<minOrder) == 0 {
+		order = int(b.slab.order[b.off>>minOrder])
+	}
+	if order == 0 {
 		panic(fmt.Sprintf("arena: free of a buffer at offset %d that is not handed out", b.off))
 	}
 	a.used -= 1 << order
-	b.slab.give(b.off, int(order))
+	b.slab.give(b.off, order)
 }
 
 // Used and Size are the bytes handed out (rounded up) and mapped.
@@ -120,37 +156,28 @@ func (a *Arena) Close() error {
 
 func (s *Slab) take(order int) (int, bool) {
 	o := order
-	for o <= slabOrder && len(s.free[o]) == 0 {
+	for o <= slabOrder && s.free[o].n == 0 {
 		o++
 	}
 	if o > slabOrder {
 		return 0, false
 	}
-	var off int
-	for off = range s.free[o] {
-		break
-	}
-	delete(s.free[o], off)
+	off := s.free[o].first() << o
 	for o > order { // keep the lower half, free the upper
 		o--
-		s.free[o][off+1<<o] = struct{}{}
+		s.free[o].add((off + 1<<o) >> o)
 	}
-	s.order[off] = uint8(order)
+	s.order[off>>minOrder] = uint8(order)
 	return off, true
 }
 
 func (s *Slab) give(off, order int) {
-	delete(s.order, off)
-	for order < slabOrder {
-		buddy := off ^ 1<<order
-		if _, ok := s.free[order][buddy]; !ok {
-			break
-		}
-		delete(s.free[order], buddy)
-		off &^= 1 << order
+	s.order[off>>minOrder] = 0
+	for order < slabOrder && s.free[order].remove((off^1<<order)>>order) { // its buddy
 		order++
+		off &^= 1<<order - 1
 	}
-	s.free[order][off] = struct{}{}
+	s.free[order].add(off >> order)
 }
 
 // Mem is the whole slab, for registration.

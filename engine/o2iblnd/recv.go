@@ -201,6 +201,8 @@ func (s *scheduler) revoke(c *conn, t *tx) {
 		t.revoking = true
 		c.toRevoke = append(c.toRevoke, t)
 		s.touch(c)
+	default:
+		t.exposed = false
 	}
 }
 
@@ -210,7 +212,7 @@ func (s *scheduler) revoked(t *tx, wc *verbs.WC) {
 	t.revoking = false
 	switch wc.Status {
 	case verbs.WCSuccess:
-		t.reg.bound = false
+		t.reg.bound, t.exposed = false, false
 	case verbs.WCFlushed:
 		s.broken(c)
 		t.draining = !c.flushed

@@ -250,6 +250,7 @@ func (s *scheduler) txComplete(t *tx, wc *verbs.WC) {
 		c.peer.alive(s.now)
 	} else {
 		t.waiting = false
+		t.draining = t.exposed && !c.flushed // the peer may have it all the same
 		if t.status == 0 {
 			t.status, t.health = eIO, HealthRemoteDropped
 		}
@@ -269,7 +270,7 @@ func (s *scheduler) txComplete(t *tx, wc *verbs.WC) {
 
 // txDone finishes t: memory back, descriptor back, then LNet is told, since it may send again at once.
 func (s *scheduler) txDone(t *tx) {
-	if t.done || !t.idle() || t.list != nil {
+	if t.done || !t.idle() || t.list != nil || t.exposed && !t.conn.flushed {
 		panic("o2iblnd: transmit finished while in use")
 	}
 	c := t.conn

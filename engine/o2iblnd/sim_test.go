@@ -1,7 +1,6 @@
 package o2iblnd
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 
 	"o2ibd/engine/arena"
 	"o2ibd/engine/tunables"
+	"o2ibd/engine/verbs"
 	"o2ibd/engine/verbs/mem"
 	"o2ibd/engine/wire"
 )
@@ -38,6 +38,7 @@ type sim struct {
 	nodes  []*simNode
 	nextID uint64
 	faults bool
+	lied   bool
 }
 
 type simNode struct {
@@ -53,6 +54,12 @@ type simNode struct {
 	held     []heldRx
 	sent     int
 	arrived  int
+
+	lies     []arena.Buffer
+	version1 bool // it speaks version 1 to whom it does not know
+	lost     bool // its device is
+	dark     bool // its port is
+	away     bool // its NI is
 }
 
 type heldRx struct {
@@ -108,6 +115,9 @@ func (n *simNode) message(to *simNode) *Message {
 
 func (n *simNode) Parse(snd Sender, ni, from wire.NID, hdr *wire.LNetHeader, rx Rx, rdma bool) error {
 	n.arrived++
+	if n.s.lied && (hdr.SrcNID != from || hdr.DestNID != n.nid || hdr.PayloadLength > 1<<20 || hdr.Length > 1<<20) {
+		return eINVAL
+	}
 	if ni != n.nid || hdr.SrcNID != from || hdr.DestNID != n.nid {
 		n.s.t.Fatalf("%v got a message from %v for %v on %v", n.nid, hdr.SrcNID, hdr.DestNID, ni)
 	}
@@ -188,21 +198,18 @@ func (n *simNode) PeerDown(_, _ wire.NID, err error, _ time.Time) {
 }
 
 // call runs a control call of the node, stepping it until it is done.
-func (n *simNode) call(f func(ctx context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- f(ctx) }()
-	for i := 0; ; i++ {
-		n.s.settle()
-		select {
-		case err := <-done:
+func (n *simNode) call(f func(d *connd, done func(error))) {
+	finished := false
+	n.on(func(d *connd) {
+		f(d, func(err error) {
 			if err != nil {
 				n.s.t.Fatal(err)
 			}
-			return
-		default:
-		}
+			finished = true
+		})
+	})
+	for i := 0; !finished; i++ {
+		n.s.settle()
 		if i%50 == 49 {
 			n.s.now = n.s.now.Add(time.Second)
 		}
@@ -224,9 +231,9 @@ func (s *sim) settle() {
 	}
 }
 
-func newSim(t *testing.T, seed uint64) *sim {
+func newSim(t *testing.T, seed uint64, trace func(string)) *sim {
 	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 77)), now: time.Unix(1_700_000_000, 0), faults: seed%4 != 0}
-	s.f = mem.NewFabric(mem.Options{Stepped: true, Rand: rand.New(rand.NewPCG(seed, 78)), PadPrivate: seed%2 == 0})
+	s.f = mem.NewFabric(mem.Options{Stepped: true, Rand: rand.New(rand.NewPCG(seed, 78)), PadPrivate: seed%2 == 0, NoWindows: seed%3 == 0, Trace: trace})
 	for i := range 2 + s.rng.IntN(3) {
 		n := &simNode{s: s, addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), out: make(map[*Message]bool), arena: arena.New(1 << 30)}
 		n.nid = wire.MakeNID(wire.NetO2IB, 0x0a000001+uint32(i))
@@ -241,6 +248,10 @@ func newSim(t *testing.T, seed uint64) *sim {
 		set("wrq_sge", 1+s.rng.IntN(4))
 		set("cksum", s.rng.IntN(2))
 		set("conns_per_peer", 1+s.rng.IntN(2))
+		set("use_fastreg_gaps", s.rng.IntN(2))
+		set("dev_failover", []int{0, 0, 0, 2}[s.rng.IntN(4)])
+		v[tunables.Scoped{Scope: tunables.GlobalScope, Name: "exposure"}] = []string{"transfer", "transfer", "cached", "device"}[s.rng.IntN(4)]
+		n.version1 = s.rng.IntN(5) == 0
 		g, tun, _ := tunables.Derive(v, "o2ib")
 		n.tun = tun
 		var err error
@@ -252,9 +263,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 		s.nodes = append(s.nodes, n)
 	}
 	for _, n := range s.nodes {
-		n.call(func(ctx context.Context) error {
-			return n.lnd.AddNI(ctx, NIConfig{NID: n.nid, Addr: n.addr, Tunables: n.tun})
-		})
+		n.call(func(d *connd, done func(error)) { done(d.addNI(NIConfig{NID: n.nid, Addr: n.addr, Tunables: n.tun})) })
 	}
 	return s
 }
@@ -274,6 +283,15 @@ func (s *sim) step() {
 		a, b := s.pick(), s.pick()
 		if a != b && len(a.out) < 200 {
 			a.lnd.Send(a.message(b))
+			if a.version1 {
+				a.on(func(d *connd) {
+					for _, p := range d.peersOf(nil, b.nid) {
+						if p.version == 0 {
+							p.version = wire.Version1
+						}
+					}
+				})
+			}
 		}
 	case k < 975:
 		n := s.pick()
@@ -302,7 +320,7 @@ func (s *sim) step() {
 
 func (s *sim) fault() {
 	a, b := s.pick(), s.pick()
-	switch s.rng.IntN(6) {
+	switch s.rng.IntN(12) {
 	case 0:
 		s.f.Cut(a.addr, b.addr)
 	case 1:
@@ -310,21 +328,108 @@ func (s *sim) fault() {
 	case 2:
 		s.f.DropRTU(1)
 	case 3:
-		s.f.FailNth(a.addr, mem.CallCreateQP, 1)
+		s.f.FailNth(a.addr, []mem.Call{mem.CallCreateQP, mem.CallRegister, mem.CallAllocMW, mem.CallAllocPD}[s.rng.IntN(4)], 1)
 	case 4:
-		a.lnd.connd.submit(cop{kind: copCall, fn: func() {
-			for _, p := range a.lnd.connd.peersOf(nil, b.nid) {
-				a.lnd.connd.delPeer(p, orderly("the simulation deleted the peer"))
+		a.on(func(d *connd) {
+			for _, p := range d.peersOf(nil, b.nid) {
+				d.delPeer(p, orderly("the simulation deleted the peer"))
 			}
-		}})
+		})
 	case 5:
-		a.lnd.connd.submit(cop{kind: copCall, fn: func() {
-			for _, p := range a.lnd.connd.peersOf(nil, b.nid) {
+		a.on(func(d *connd) {
+			for _, p := range d.peersOf(nil, b.nid) {
 				for _, c := range p.conns {
 					c.sched.submit(op{kind: opClose, c: c, why: orderly("the simulation closed the connection")})
 				}
 			}
-		}})
+		})
+	case 6:
+		if !a.lost {
+			a.lost = true
+			s.f.LoseDevice(a.addr)
+		}
+	case 7:
+		a.mend()
+	case 8:
+		if !a.lost && !a.dark {
+			a.dark = true
+			s.f.PortDown(a.addr)
+		}
+	case 9:
+		a.on(func(d *connd) {
+			if d.lnd.ni(a.nid) != nil && !a.away {
+				a.away = true
+				d.delNI(a.nid, func(error) { a.restart(d) })
+			}
+		})
+	default:
+		a.lie()
+	}
+}
+
+// on has connd of the node do something in its next step.
+func (n *simNode) on(f func(d *connd)) {
+	n.lnd.connd.submit(cop{kind: copCall, fn: func() { f(n.lnd.connd) }})
+}
+
+// restart brings the NI up with a new incarnation, if there is a device for it.
+func (n *simNode) restart(d *connd) {
+	n.away = d.addNI(NIConfig{NID: n.nid, Addr: n.addr, Tunables: n.tun}) != nil
+}
+
+// mend puts back what the node's HCA has lost.
+func (n *simNode) mend() {
+	switch {
+	case n.lost:
+		n.s.f.ReturnDevice(n.addr)
+	case n.dark:
+		n.s.f.PortUp(n.addr)
+	}
+	n.lost, n.dark = false, false
+	n.on(func(d *connd) {
+		if n.away && d.lnd.ni(n.nid) == nil && len(d.dying)+len(d.closing) == 0 {
+			n.restart(d)
+		}
+	})
+}
+
+// lie sends what no honest node would over one of the node's connections: its peer must take it as it comes.
+func (n *simNode) lie() {
+	s := n.s
+	for _, sc := range n.lnd.scheds {
+		for _, c := range sc.conns {
+			if c == nil || c.state != connEstablished || s.rng.IntN(3) > 0 {
+				continue
+			}
+			b, err := n.lnd.slots.Alloc(wire.MsgSize)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			n.lies, s.lied = append(n.lies, b), true
+			m := wire.Msg{Cookie: uint64(s.rng.IntN(200)), SrcCookie: uint64(s.rng.IntN(200)), Status: int32(s.rng.IntN(1<<20)) - 1000}
+			m.Header = wire.Header{Version: c.version, Type: wire.MsgNoop + wire.MsgType(s.rng.IntN(8)), Credits: uint8(s.rng.IntN(4)),
+				SrcNID: n.nid, SrcStamp: c.ni.incarnation, DstNID: c.peer.nid, DstStamp: c.incarnation}
+			m.RD = wire.Desc{Key: s.rng.Uint32(), Frags: []wire.Frag{{Nob: uint32(1 + s.rng.IntN(5000)), Addr: s.rng.Uint64()}}}
+			m.LNet = wire.LNetHeader{DestNID: c.peer.nid, SrcNID: n.nid, Type: wire.LNetPUT, PayloadLength: uint32(s.rng.IntN(10000))}
+			nob, err := m.Encode(b.Bytes(), wire.CksumNone)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			if s.rng.IntN(2) == 0 {
+				b.Bytes()[s.rng.IntN(nob)] ^= byte(1 << s.rng.IntN(8))
+			}
+			mr, err := c.hdev.region(b.Slab())
+			if err != nil {
+				return
+			}
+			wr := verbs.SendWR{Op: verbs.OpSend, NSGE: 1, RemoteAddr: s.rng.Uint64(), RKey: s.rng.Uint32()}
+			wr.SGE[0] = verbs.SGE{Addr: b.Addr(), Length: uint32(nob), LKey: mr.LKey()}
+			if s.rng.IntN(6) == 0 {
+				wr.Op = verbs.OpWrite
+			}
+			c.hdev.hca.Post([]verbs.Posting{{QP: c.qp, Sends: []verbs.SendWR{wr}}})
+			return
+		}
 	}
 }
 
@@ -333,6 +438,10 @@ func (s *sim) calm() {
 	for i := 0; ; i++ {
 		busy := 0
 		for _, n := range s.nodes {
+			if n.lost || n.dark || n.away {
+				n.mend()
+				busy++
+			}
 			for _, h := range n.held {
 				h.rx.ReceiveLater(n.wanted(&h.hdr, h.hdr.Type == wire.LNetGET))
 			}
@@ -389,7 +498,7 @@ func (s *sim) quiescent() {
 			if a == b {
 				continue
 			}
-			have, depth := 0, 0
+			have, depth, conns := 0, 0, 0
 			for _, x := range []struct {
 				n, other *simNode
 				owed     bool
@@ -401,14 +510,17 @@ func (s *sim) quiescent() {
 						}
 						if x.owed {
 							have += c.acct.Outstanding
+							conns--
 						} else {
 							have += c.acct.Credits
 							depth += c.acct.Depth
+							conns++
 						}
 					}
 				}
 			}
-			if depth > 0 && have != depth {
+			// Who lost his device is still thought to be there, until somebody sends to him.
+			if conns == 0 && have != depth && !s.lied { // who lied gave credits that he had not
 				s.t.Fatalf("%v towards %v: %d credits of %d are accounted for", a.nid, b.nid, have, depth)
 			}
 		}
@@ -417,7 +529,10 @@ func (s *sim) quiescent() {
 
 func (s *sim) stop() {
 	for _, n := range s.nodes {
-		n.call(func(ctx context.Context) error { return n.lnd.DelNI(ctx, n.nid) })
+		n.call(func(d *connd, done func(error)) { d.delNI(n.nid, done) })
+		for _, b := range n.lies {
+			n.lnd.slots.Free(b)
+		}
 	}
 	for _, n := range s.nodes {
 		if st := n.lnd.Snapshot(); len(st.Conns) > 0 || len(st.Peers) > 0 {
@@ -442,8 +557,8 @@ func (s *sim) stop() {
 	}
 }
 
-func simulate(t *testing.T, seed uint64) (messages int) {
-	s := newSim(t, seed)
+func simulate(t *testing.T, seed uint64, trace func(string)) (messages int) {
+	s := newSim(t, seed, trace)
 	for range simSteps {
 		s.step()
 	}
@@ -458,16 +573,32 @@ func simulate(t *testing.T, seed uint64) (messages int) {
 
 func TestSimulation(t *testing.T) {
 	if *simSeed != 0 {
-		simulate(t, *simSeed)
+		simulate(t, *simSeed, nil)
 		return
 	}
 	base := uint64(1)
 	messages := 0
 	for seed := base; seed < base+uint64(*simSeeds); seed++ {
-		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) { messages += simulate(t, seed) })
+		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) { messages += simulate(t, seed, nil) })
 		if !ok {
 			t.Fatalf("replay it with: go test ./engine/o2iblnd -run Simulation -sim.seed %d", seed)
 		}
 	}
 	t.Logf("%d seeds, %d messages", *simSeeds, messages)
+}
+
+// TestSimulationReplays runs a seed twice: everything must happen in the same order, or a seed would not
+// find its fault again.
+func TestSimulationReplays(t *testing.T) {
+	for seed := uint64(1); seed <= 12; seed++ {
+		var runs [2][]string
+		for i := range runs {
+			simulate(t, seed, func(what string) { runs[i] = append(runs[i], what) })
+		}
+		for k := range runs[0] {
+			if k >= len(runs[1]) || runs[0][k] != runs[1][k] {
+				t.Fatalf("seed %d, step %d of %d: %q, and the second time something else", seed, k, len(runs[0]), runs[0][k])
+			}
+		}
+	}
 }

@@ -35,7 +35,7 @@ type tx struct {
 	sending  int  // SENDs posted and not completed, 0..2
 	queued   bool // on one of the conn's four queues
 	waiting  bool // the peer must still answer
-	exposed  bool // the peer was told where to write
+	exposed  bool // the peer was told where to write, and may still do so
 	revoking bool // an invalidation is posted, or will be
 	draining bool // ends with the queue pair's flush
 	done     bool

@@ -93,7 +93,7 @@ func New(opt Options) verbs.Provider {
 			*t.set = t.to
 		}
 	}
-	p := &provider{opt: opt, keys: soft.NewTable()}
+	p := &provider{opt: opt, keys: soft.NewTable(nil)}
 	for i, f := range opt.Interfaces {
 		p.devices = append(p.devices, &device{prov: p, info: verbs.DeviceInfo{
 			Name: fmt.Sprintf("iwarp%d", i), Interface: f.Name, LinkLayer: "iWARP", Addr: f.Addr, Port: 1, State: verbs.PortActive, MTU: f.MTU,

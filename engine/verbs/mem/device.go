@@ -62,9 +62,10 @@ type device struct {
 
 func newDevice(n *node, index int, a netip.Addr) *device {
 	name := fmt.Sprintf("mem%d", index)
+	windows := !n.f.opt.NoWindows
 	return &device{n: n, index: index, info: verbs.DeviceInfo{
 		Name: name, Interface: name, LinkLayer: "memory", Addr: a, Port: 1, State: verbs.PortActive, MTU: 4096,
-		Caps: verbs.Caps{MaxSGE: verbs.MaxSGE, MemoryWindow: true, SendInv: true, Read: true, RNRRetry: true, RemoteAck: true},
+		Bonded: n.f.opt.Bonded, Caps: verbs.Caps{MaxSGE: verbs.MaxSGE, MemoryWindow: windows, SendInv: windows, Read: true, RNRRetry: true, RemoteAck: true},
 	}}
 }
 
@@ -166,6 +167,9 @@ func (p *pd) AllocMW() (verbs.MW, error) {
 	p.d.n.f.mu.Lock()
 	err := p.d.usable(CallAllocMW)
 	p.d.n.f.mu.Unlock()
+	if err == nil && !p.d.info.Caps.MemoryWindow {
+		err = verbs.ErrUnsupported
+	}
 	if err != nil {
 		return nil, fmt.Errorf("memory window: %w", err)
 	}

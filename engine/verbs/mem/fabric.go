@@ -31,6 +31,8 @@ type Options struct {
 	Trace   func(what string) // hears of everything that is done; it must not call the fabric
 	// PadPrivate pads private data with zeros to what InfiniBand's messages hold.
 	PadPrivate bool
+	NoWindows  bool // devices without memory windows
+	Bonded     bool // every address is a bond's, for SwitchDevice
 }
 
 // Fabric joins nodes.
@@ -62,7 +64,11 @@ const firstPort = 32768
 func (f *Fabric) Provider(addrs ...netip.Addr) verbs.Provider {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := &node{f: f, keys: soft.NewTable()}
+	rng := f.opt.Rand
+	if rng != nil { // a source of its own: its calls are no steps
+		rng = rand.New(rand.NewPCG(rng.Uint64(), rng.Uint64()))
+	}
+	n := &node{f: f, keys: soft.NewTable(rng)}
 	n.placer = n.keys.NewPlacer(nil)
 	for i, a := range addrs {
 		n.devices = append(n.devices, newDevice(n, i, a))

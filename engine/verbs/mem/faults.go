@@ -136,6 +136,20 @@ func (f *Fabric) ReturnDevice(a netip.Addr) {
 	d.report(verbs.AsyncPortActive)
 }
 
+// SwitchDevice moves an address to another device, as a bond does: ids that are bound from now on find the
+// new one, those on the old one are told, and their connections still work.
+func (f *Fabric) SwitchDevice(a netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.device(a)
+	old.n.devices[old.index] = newDevice(old.n, old.index, a)
+	for _, i := range f.each() {
+		if i.dev == old {
+			i.event(verbs.Event{Type: verbs.EventAddrChange})
+		}
+	}
+}
+
 // strand tells those who wait for an answer that none will come.
 func (f *Fabric) strand() {
 	for _, i := range f.each() {

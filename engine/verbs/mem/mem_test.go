@@ -41,6 +41,8 @@ func env(opt mem.Options) verbstest.Env {
 
 func TestConformanceImmediate(t *testing.T) { verbstest.Run(t, env(mem.Options{})) }
 
+func TestConformanceWithoutWindows(t *testing.T) { verbstest.Run(t, env(mem.Options{NoWindows: true})) }
+
 func TestConformanceStepped(t *testing.T) {
 	t.Run("in turn", func(t *testing.T) { verbstest.Run(t, env(mem.Options{Stepped: true})) })
 	for seed := range uint64(5) {

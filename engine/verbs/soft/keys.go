@@ -25,6 +25,7 @@ var (
 type Table struct {
 	salt uint32
 	mu   sync.Mutex
+	rng  *rand.Rand
 	free []uint32 // last key of each index that is free, not scrambled
 	all  atomic.Pointer[[]*region]
 
@@ -113,9 +114,12 @@ type binding struct {
 	access verbs.Access
 }
 
-// NewTable makes an empty table.
-func NewTable() *Table {
-	t := &Table{salt: rand.Uint32(), placers: make(map[*Placer]struct{})}
+// NewTable makes an empty table whose keys come from rng; nil: from chance.
+func NewTable(rng *rand.Rand) *Table {
+	if rng == nil {
+		rng = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	t := &Table{salt: rng.Uint32(), rng: rng, placers: make(map[*Placer]struct{})}
 	t.left.L = &t.mu
 	// Index 0 stays empty, so that no region has it.
 	all := make([]*region, 1, 64)
@@ -139,7 +143,7 @@ func (t *Table) add(r *region) {
 	} else {
 		r.idx = uint32(len(all))
 		all = append(all, r)
-		r.key.Store((r.idx<<8 | rand.Uint32()&0xff) ^ t.salt)
+		r.key.Store((r.idx<<8 | t.rng.Uint32()&0xff) ^ t.salt)
 	}
 	t.all.Store(&all)
 }
