@@ -17,6 +17,7 @@ import (
 	"o2ibd/app"
 	"o2ibd/app/demo"
 	"o2ibd/engine"
+	"o2ibd/engine/o2iblnd"
 	"o2ibd/engine/tunables"
 	"o2ibd/engine/wire"
 )
@@ -44,6 +45,7 @@ type fakeEngine struct {
 	stopped bool
 	tuned   tunables.Values
 	fail    error // of Start and Retune
+	asked   []string
 }
 
 func (e *fakeEngine) Start() error {
@@ -69,6 +71,24 @@ func (e *fakeEngine) Ping(ctx context.Context, nid wire.NID, timeout time.Durati
 		return app.PingResult{NID: nid, Features: 6, RTT: timeout}, nil
 	}
 	return app.PingResult{}, fmt.Errorf("ping %v: no answer within %v", nid, timeout)
+}
+
+func (e *fakeEngine) Query(_ context.Context, ni, nid wire.NID) (time.Time, error) {
+	e.asked = append(e.asked, fmt.Sprintf("query %v %v", ni, nid))
+	return time.UnixMilli(1000), nil
+}
+
+func (e *fakeEngine) DelPeer(_ context.Context, ni, nid wire.NID) error {
+	e.asked = append(e.asked, fmt.Sprintf("delete %v %v", ni, nid))
+	if nid.IPv4().String() == "10.0.0.99" {
+		return o2iblnd.ErrNotFound
+	}
+	return nil
+}
+
+func (e *fakeEngine) CloseConns(_ context.Context, ni, nid wire.NID) (int, error) {
+	e.asked = append(e.asked, fmt.Sprintf("close %v %v", ni, nid))
+	return 3, nil
 }
 
 func (e *fakeEngine) Retune(_ context.Context, v tunables.Values) error {

@@ -24,6 +24,9 @@ type Engine interface {
 	Stop(ctx context.Context) error
 	Snapshot() *engine.Snapshot
 	Ping(ctx context.Context, nid wire.NID, timeout time.Duration) (PingResult, error)
+	Query(ctx context.Context, ni, nid wire.NID) (time.Time, error)
+	DelPeer(ctx context.Context, ni, nid wire.NID) error
+	CloseConns(ctx context.Context, ni, nid wire.NID) (int, error)
 	Retune(ctx context.Context, v tunables.Values) error
 	DemoNode() (demo.Node, error) // for the demo's load
 }
@@ -230,12 +233,9 @@ func (a *App) ping(ctx context.Context, who Actor, text string, timeout time.Dur
 	if timeout < 0 || timeout > maxPing {
 		return PingResult{}, fmt.Errorf("%w: a timeout of %v: more than 0 and at most %v are possible", ErrInvalid, timeout, maxPing)
 	}
-	e, why := a.host.get()
-	if e == nil {
-		if why == nil {
-			why = errors.New("none is configured")
-		}
-		return PingResult{}, fmt.Errorf("%w: %w", ErrNoEngine, why)
+	e, err := a.running()
+	if err != nil {
+		return PingResult{}, err
 	}
 	r, err := e.Ping(ctx, nid, timeout)
 	if err != nil && ctx.Err() == nil {

@@ -143,7 +143,12 @@ func (f *flaky) Ping(context.Context, wire.NID, time.Duration) (PingResult, erro
 	return PingResult{}, nil
 }
 func (f *flaky) Retune(_ context.Context, v tunables.Values) error { f.tuned = v; return nil }
-func (f *flaky) DemoNode() (demo.Node, error)                      { return nil, nil }
+func (f *flaky) Query(context.Context, wire.NID, wire.NID) (time.Time, error) {
+	return time.Time{}, nil
+}
+func (f *flaky) DelPeer(context.Context, wire.NID, wire.NID) error           { return nil }
+func (f *flaky) CloseConns(context.Context, wire.NID, wire.NID) (int, error) { return 0, nil }
+func (f *flaky) DemoNode() (demo.Node, error)                                { return nil, nil }
 
 func TestEngineIsTriedAgain(t *testing.T) {
 	db := openStore(t)

@@ -239,13 +239,23 @@ func (e *Engine) Free(b arena.Buffer) { e.arena.Free(b) }
 // LNet is the node above the LND: portals, PUT, GET, ping.
 func (e *Engine) LNet() *lnet.Node { return e.node }
 
-// DelPeer forgets a peer and closes its connections; traffic makes it anew.
-func (e *Engine) DelPeer(ctx context.Context, ni, nid wire.NID) error {
-	return e.lnd.DelPeer(ctx, ni, nid)
+// Query says when a peer was last alive, as o2iblnd.LND.Query does.
+func (e *Engine) Query(ctx context.Context, ni, nid wire.NID) (time.Time, error) {
+	return e.lnd.Query(ctx, ni, nid)
 }
 
-// CloseConns closes a peer's connections.
-func (e *Engine) CloseConns(ctx context.Context, ni, nid wire.NID) error {
+// DelPeer forgets a peer and closes its connections; traffic makes it anew. wire.AnyNID stands for all
+// peers, ni 0 for all NIs.
+func (e *Engine) DelPeer(ctx context.Context, ni, nid wire.NID) error {
+	err := e.lnd.DelPeer(ctx, ni, nid)
+	if e.node.Forget(ni, nid) > 0 && errors.Is(err, o2iblnd.ErrNotFound) {
+		return nil // LNet alone remembered it
+	}
+	return err
+}
+
+// CloseConns closes a peer's connections, or those of all with wire.AnyNID, and says how many.
+func (e *Engine) CloseConns(ctx context.Context, ni, nid wire.NID) (int, error) {
 	return e.lnd.CloseConns(ctx, ni, nid)
 }
 

@@ -165,16 +165,12 @@ func (s *server) devicesPage(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) peerPage(w http.ResponseWriter, r *http.Request) error {
-	id, err := url.PathUnescape(chi.URLParam(r, "id"))
-	if err != nil {
-		id = chi.URLParam(r, "id")
-	}
 	snap := s.app.Snapshot()
-	i := slices.IndexFunc(snap.Peers, func(p engine.Peer) bool { return p.ID == id })
-	if i < 0 {
-		return &statusError{http.StatusNotFound, "no peer " + clip(id) + " is known: it may have been forgotten, or never have been in contact"}
+	found, err := peerOf(r, snap)
+	if err != nil {
+		return err
 	}
-	p := snap.Peers[i]
+	p := *found
 	var conns []engine.Conn
 	for _, c := range snap.Conns {
 		if c.Peer == p.ID {

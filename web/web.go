@@ -39,6 +39,9 @@ type Appliance interface {
 	Tuning() *tuning.Service
 	ChangeTunables(ctx context.Context, who app.Actor, r tuning.Request) (tuning.Result, error)
 	Ping(ctx context.Context, who app.Actor, nid string, timeout time.Duration) (app.PingResult, error)
+	QueryPeer(ctx context.Context, who app.Actor, q app.PeerRequest) (app.PeerAnswer, error)
+	DeletePeer(ctx context.Context, who app.Actor, q app.PeerRequest) error
+	CloseConns(ctx context.Context, who app.Actor, q app.PeerRequest) (app.PeerAnswer, error)
 	DemoStop(ctx context.Context, who app.Actor, i int) error
 	DemoStart(ctx context.Context, who app.Actor, i int) error
 	Events(ctx context.Context, f app.EventFilter) ([]app.Event, error)

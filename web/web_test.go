@@ -39,6 +39,11 @@ func (*fakeEngine) Start() error                                  { return nil }
 func (*fakeEngine) Stop(context.Context) error                    { return nil }
 func (*fakeEngine) Retune(context.Context, tunables.Values) error { return nil }
 func (*fakeEngine) DemoNode() (demo.Node, error)                  { return nil, nil }
+func (*fakeEngine) Query(context.Context, wire.NID, wire.NID) (time.Time, error) {
+	return time.Time{}, nil
+}
+func (*fakeEngine) DelPeer(context.Context, wire.NID, wire.NID) error           { return nil }
+func (*fakeEngine) CloseConns(context.Context, wire.NID, wire.NID) (int, error) { return 2, nil }
 
 func (*fakeEngine) Ping(_ context.Context, nid wire.NID, _ time.Duration) (app.PingResult, error) {
 	if nid.String() != "10.0.0.2@o2ib" {
@@ -182,6 +187,8 @@ var least = map[string]app.Role{
 	"GET /api/v1/snapshot": "viewer", "GET /api/v1/nets": "viewer", "GET /api/v1/devices": "viewer", "GET /api/v1/peers": "viewer", "GET /api/v1/conns": "viewer", "GET /api/v1/pools": "viewer",
 	"GET /api/v1/tunables": "viewer", "GET /api/v1/tunables/history": "viewer", "GET /api/v1/events": "viewer", "GET /api/v1/live": "viewer",
 	"POST /tunables": "operator", "GET /ping": "operator", "POST /ping": "operator", "GET /bundles": "operator", "POST /bundles": "operator", "POST /bundles/{id}/delete": "operator", "POST /demo/{index}/{action}": "operator",
+	"POST /peers/{id}/close": "operator", "POST /peers/{id}/delete": "operator",
+	"POST /api/v1/peers/query": "operator", "POST /api/v1/peers/delete": "operator", "POST /api/v1/conns/close": "operator",
 	"PATCH /api/v1/tunables": "operator", "POST /api/v1/ping": "operator", "GET /api/v1/bundles": "operator", "POST /api/v1/bundles": "operator", "GET /api/v1/bundles/{id}": "operator", "GET /api/v1/bundles/{id}/download": "operator", "DELETE /api/v1/bundles/{id}": "operator",
 	"GET /accounts": "admin", "POST /accounts": "admin", "GET /audit": "admin", "GET /api/v1/audit": "admin", "GET /api/v1/users": "admin", "POST /api/v1/users": "admin", "PATCH /api/v1/users/{name}": "admin", "DELETE /api/v1/users/{name}": "admin",
 	"POST /api/v1/users/{name}/links": "admin", "POST /api/v1/users/{name}/tokens": "admin",

@@ -113,7 +113,9 @@ func (e *env) effective(s *engine.Snapshot) (lnetctl.Effective, error) {
 }
 
 type peerCmd struct {
-	Show peerShowCmd `cmd:"" help:"Show the peers."`
+	Show  peerShowCmd  `cmd:"" help:"Show the peers."`
+	Query peerQueryCmd `cmd:"" aliases:"add" help:"Say when a peer was last alive, and connect to it if it is not known."`
+	Del   peerDelCmd   `cmd:"" help:"Forget a peer: what waits for it fails, its connections close, traffic connects again."`
 }
 
 type peerShowCmd struct {
@@ -146,7 +148,8 @@ func (c *peerShowCmd) Run(e *env) error {
 }
 
 type connCmd struct {
-	Show connShowCmd `cmd:"" help:"Show the connections."`
+	Show  connShowCmd  `cmd:"" help:"Show the connections."`
+	Close connCloseCmd `cmd:"" help:"Close the connections of a peer; traffic makes new ones."`
 }
 
 type connShowCmd struct {

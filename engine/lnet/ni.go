@@ -62,13 +62,6 @@ func checkCredits(credits, peerCredits int) error {
 	return nil
 }
 
-// NIStatus implements o2iblnd.Upper: pings say so, and sends choose another NI of the net, if there is one.
-func (n *Node) NIStatus(nid wire.NID, up bool) {
-	if i := n.ni(nid); i != nil {
-		i.up.Store(up)
-	}
-}
-
 // Retune changes the send credits of an NI and of its peers at once.
 func (n *Node) Retune(nid wire.NID, credits, peerCredits int) error {
 	i := n.ni(nid)
@@ -95,16 +88,15 @@ func (n *Node) Retune(nid wire.NID, credits, peerCredits int) error {
 	return nil
 }
 
-// SetUp says whether an NI's link works; pings report it.
-func (n *Node) SetUp(nid wire.NID, up bool) error {
+// NIStatus implements o2iblnd.Upper: pings report it, and sends choose another NI of the net if there is one.
+func (n *Node) NIStatus(nid wire.NID, up bool) {
 	i := n.ni(nid)
-	if i == nil {
-		return fmt.Errorf("status of %v: no such NI", nid)
+	if i == nil || i.up.Swap(up) == up {
+		return
 	}
-	if i.up.Swap(up) == up {
-		return nil
+	if err := n.renewPingTarget(); err != nil {
+		n.cfg.Log(Notice{Kind: "ping", Severity: Warning, NI: nid, Text: "what pings are told could not be renewed: " + err.Error()})
 	}
-	return n.renewPingTarget()
 }
 
 // take gives p a credit for its next message, or false: p then waits for one.

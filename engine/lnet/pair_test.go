@@ -342,9 +342,7 @@ func TestConcurrent(t *testing.T) {
 			if err := x.n.Retune(nidN, 16+k%9, 1+k%5); err != nil {
 				t.Error(err)
 			}
-			if err := x.p.SetUp(nidP, k%2 == 0); err != nil {
-				t.Error(err)
-			}
+			x.p.NIStatus(nidP, k%2 == 0)
 		}
 	})
 	var served atomic.Int64

@@ -180,17 +180,39 @@ func (p *peer) failed(e o2iblnd.Errno, now time.Time) {
 
 // forgetIdle drops the record of p when nothing was heard of it for too long.
 func (n *Node) forgetIdle(p *peer, now time.Time) {
-	if now.Sub(time.Unix(0, p.lastUsed.Load())) <= n.cfg.ForgetAfter {
-		return
+	if now.Sub(time.Unix(0, p.lastUsed.Load())) > n.cfg.ForgetAfter {
+		p.ni.forget(p)
 	}
-	p.ni.peersMu.Lock()
-	defer p.ni.peersMu.Unlock()
+}
+
+// Forget drops the record of a peer, or of all with wire.AnyNID, on an NI, or on all with 0, and says of how
+// many. One with messages under way stays.
+func (n *Node) Forget(ni, nid wire.NID) (forgotten int) {
+	for _, i := range n.nis {
+		if ni != 0 && i.nid != ni {
+			continue
+		}
+		for _, p := range i.allPeers() {
+			if (nid == wire.AnyNID || p.nid == nid) && i.forget(p) {
+				forgotten++
+			}
+		}
+	}
+	return forgotten
+}
+
+// forget drops p's record, unless messages are under way.
+func (i *ni) forget(p *peer) bool {
+	i.peersMu.Lock()
+	defer i.peersMu.Unlock()
 	p.mu.Lock()
 	idle := p.credits.used == 0 && p.waiting.n == 0
 	p.mu.Unlock()
-	if idle && p.ni.peers[p.nid] == p {
-		p.ni.unlist(p)
+	if !idle || i.peers[p.nid] != p {
+		return false
 	}
+	i.unlist(p)
+	return true
 }
 
 // allPeers is a copy of the table, unordered.

@@ -262,13 +262,7 @@ func (d *connd) send(m *Message) {
 	}
 	p := d.lnd.peers.find(n, m.Peer)
 	if p == nil {
-		p = d.newPeer(n, m.Peer)
-		p.connecting = max(1, n.tun.Load().ConnsPerPeer)
-		d.lnd.peers.add(p)
-		d.enqueue(p, m)
-		for range p.connecting {
-			d.connectPeer(p)
-		}
+		d.meet(n, m.Peer, m)
 		return
 	}
 	if len(p.conns) > 0 {
@@ -277,6 +271,19 @@ func (d *connd) send(m *Message) {
 		return
 	}
 	d.enqueue(p, m)
+}
+
+// meet makes the peer and starts connecting; m, if there is one, waits for that.
+func (d *connd) meet(n *ni, nid wire.NID, m *Message) {
+	p := d.newPeer(n, nid)
+	p.connecting = max(1, n.tun.Load().ConnsPerPeer)
+	d.lnd.peers.add(p)
+	if m != nil {
+		d.enqueue(p, m)
+	}
+	for range p.connecting {
+		d.connectPeer(p)
+	}
 }
 
 func (d *connd) enqueue(p *peer, m *Message) {
@@ -343,39 +350,6 @@ func (d *connd) delPeer(p *peer, why *reason) {
 	for _, m := range waiting {
 		d.finalize(m, eIO, HealthLocalError)
 	}
-}
-
-// DelPeer deletes a peer of an NI, or all with wire.AnyNID.
-func (l *LND) DelPeer(ctx context.Context, ni, nid wire.NID) error {
-	return l.connd.call(ctx, func(done func(error)) {
-		list := l.connd.peersOf(l.ni(ni), nid)
-		for _, p := range list {
-			l.connd.delPeer(p, orderly("an operator deleted the peer"))
-		}
-		if len(list) == 0 {
-			done(fmt.Errorf("no peer %v on %v", nid, ni))
-			return
-		}
-		done(nil)
-	})
-}
-
-// CloseConns closes the connections of a peer, or of all with wire.AnyNID; traffic makes new ones.
-func (l *LND) CloseConns(ctx context.Context, ni, nid wire.NID) error {
-	return l.connd.call(ctx, func(done func(error)) {
-		n := 0
-		for _, p := range l.connd.peersOf(l.ni(ni), nid) {
-			for _, c := range p.conns {
-				n++
-				c.sched.submit(op{kind: opClose, c: c, why: orderly("an operator closed the connection")})
-			}
-		}
-		if n == 0 && nid != wire.AnyNID {
-			done(fmt.Errorf("no connection to %v on %v", nid, ni))
-			return
-		}
-		done(nil)
-	})
 }
 
 // notify tells LNet once that a peer is gone for a reason (spec o2iblnd 5.5).
