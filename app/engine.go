@@ -33,7 +33,8 @@ type Engine interface {
 
 // EngineConfig is an engine to make.
 type EngineConfig struct {
-	Provider string // a name of Providers
+	Provider string  // a name of Providers
+	CPTs     [][]int // CPUs of each group of schedulers; nil: the host's NUMA nodes
 	NIs      []NISpec
 	Tunables tunables.Values
 	OnEvent  func(engine.Event)            // must not block
@@ -99,7 +100,7 @@ func (a *App) tryEngine(values tunables.Values) (Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := a.makeEngine(EngineConfig{Provider: a.provider, NIs: nis, Tunables: values, OnEvent: a.events.add, Protest: a.Protest, Log: a.log})
+	e, err := a.makeEngine(EngineConfig{Provider: a.provider, CPTs: a.cfg.CPTs, NIs: nis, Tunables: values, OnEvent: a.events.add, Protest: a.Protest, Log: a.log})
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func newEngine(c EngineConfig) (Engine, error) {
 	if open == nil {
 		return nil, fmt.Errorf("provider %s is not built into this binary; built in: %v", c.Provider, Providers())
 	}
-	cfg := engine.Config{Tunables: c.Tunables, OnEvent: c.OnEvent, Log: c.Log}
+	cfg := engine.Config{Tunables: c.Tunables, CPTs: c.CPTs, OnEvent: c.OnEvent, Log: c.Log}
 	var nids []wire.NID
 	for _, ni := range c.NIs {
 		n, err := wire.ParseNet(ni.Net)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"runtime"
 	"sync"
 	"time"
 
@@ -38,7 +37,7 @@ type Config struct {
 	Provider   verbs.Provider // the engine closes it
 	NIs        []NISpec       // at least one; the first is the primary NID
 	Tunables   tunables.Values
-	CPTs       int         // groups of schedulers; 0: 1
+	CPTs       [][]int     // CPUs of each group of schedulers; nil: the host's NUMA nodes
 	ArenaLimit int         // bytes of payload memory; 0: DefaultArena
 	OnEvent    func(Event) // must not block; may be nil
 	Log        *slog.Logger
@@ -79,6 +78,12 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.CPTs == nil {
+		cfg.CPTs = hostCPTs(nodes)
+	}
+	if err := CheckCPTs(cfg.CPTs); err != nil {
+		return nil, err
+	}
 	e := &Engine{cfg: cfg, arena: arena.New(cfg.ArenaLimit), values: cfg.Tunables.Clone(), quit: make(chan struct{})}
 	lc := lnet.Config{Arena: e.arena, Log: e.notice}
 	for _, s := range cfg.NIs {
@@ -92,7 +97,7 @@ func New(cfg Config) (*Engine, error) {
 	g, _, _ := tunables.Derive(e.values, tunables.GlobalScope)
 	e.lnd, err = o2iblnd.New(o2iblnd.Config{
 		Provider: cfg.Provider, Upper: e.node, Payload: e.arena, Global: g, CPTs: cfg.CPTs,
-		Scheds: schedulers(g.NScheds, runtime.NumCPU()/max(cfg.CPTs, 1)), OnEvent: e.lndEvent, Log: cfg.Log,
+		Scheds: schedulers(g.NScheds, len(cfg.CPTs[0])), OnEvent: e.lndEvent, Log: cfg.Log,
 	})
 	if err != nil {
 		e.node.Close()

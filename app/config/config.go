@@ -28,6 +28,7 @@ type Config struct {
 	State          string   // state folder
 	Socket         string   // path of the unix socket
 	Provider       string   // "", iwarp, rdmacore
+	CPTs           [][]int  // CPUs of each group of schedulers; nil: the host's NUMA nodes
 	AllowedHosts   []string // Host headers that the page answers to, besides loopback and the listen address
 	MetricsPublic  bool     // /metrics without a token
 	TLSCert        string   // PEM files; both or none

@@ -110,12 +110,13 @@ net:
       - interfaces: {0: ib1}
         lnd tunables: {ntx: 1024}
       - status: down
+cpts: ["0-1", "2,3"]
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := config.Config{
-		File: "o2ibd.yaml", Listen: "0.0.0.0:443", State: "/srv/o2ibd", Socket: "/run/o2ibd.sock", Provider: "iwarp",
+		File: "o2ibd.yaml", Listen: "0.0.0.0:443", State: "/srv/o2ibd", Socket: "/run/o2ibd.sock", Provider: "iwarp", CPTs: [][]int{{0, 1}, {2, 3}},
 		AllowedHosts: []string{"mon.example.com", "10.0.0.9"}, MetricsPublic: true,
 		TLSCert: "/etc/o2ibd/tls.crt", TLSKey: "/etc/o2ibd/tls.key",
 		Tunables: tunables.Values{
@@ -158,6 +159,8 @@ func TestBadInput(t *testing.T) {
 		{"list for a value", "state: [a]", `f:1: state is a list: a single value is wanted`},
 		{"empty value", "state:", `f:1: state is empty: a single value is wanted`},
 		{"listen without port", "listen: localhost", `listen "localhost": an address and a port are wanted, such as 127.0.0.1:8470`},
+		{"CPUs", "cpts: [0-1, x]", `f:1: CPUs "x": a list such as 0-3,8 with numbers below 1024`},
+		{"CPU in two", "cpts:\n  - 0-1\n  - 1", `f:2: cpts: CPU 1 is in the CPTs 0 and 1: it can be in one only`},
 		{"provider", "provider: tcp", `f:1: provider "tcp": iwarp and rdmacore are possible`},
 		{"flag", "metrics_public: maybe", `f:1: metrics_public is "maybe": true or false is wanted`},
 		{"half of tls", "tls: {cert: a.pem}", `f:1: tls needs both cert and key, each a PEM file`},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"o2ibd/engine"
 	"o2ibd/engine/tunables"
 	"o2ibd/engine/wire"
 )
@@ -37,6 +38,7 @@ func (r *reader) top(root ast.Node) error {
 		"state":           r.setText(&c.State, "state"),
 		"socket":          r.setText(&c.Socket, "socket"),
 		"provider":        r.provider,
+		"cpts":            r.cpts,
 		"allowed_hosts":   r.allowedHosts,
 		"metrics_public":  r.setBool(&c.MetricsPublic, "metrics_public"),
 		"tls":             r.tls,
@@ -82,6 +84,28 @@ func (r *reader) allowedHosts(n ast.Node) error {
 		r.cfg.AllowedHosts = append(r.cfg.AllowedHosts, h)
 		return nil
 	})
+}
+
+func (r *reader) cpts(n ast.Node) error {
+	err := r.sequence(n, "cpts", func(v ast.Node) error {
+		text, err := r.text(v, "the CPUs of a CPT")
+		if err != nil {
+			return err
+		}
+		cpus, err := engine.ParseCPUs(text)
+		if err != nil {
+			return r.errorf(line(v), "%v", err)
+		}
+		r.cfg.CPTs = append(r.cfg.CPTs, cpus)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := engine.CheckCPTs(r.cfg.CPTs); err != nil {
+		return r.errorf(line(n), "cpts: %v", err)
+	}
+	return nil
 }
 
 func (r *reader) tls(n ast.Node) error {

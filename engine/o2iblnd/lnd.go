@@ -34,7 +34,7 @@ type Config struct {
 	Upper    Upper
 	Payload  *arena.Arena // where LNet's buffers come from
 	Global   tunables.Global
-	CPTs     int              // groups of schedulers, at least 1
+	CPTs     [][]int          // CPUs of each group of schedulers; with one group, or nil, none is pinned
 	Scheds   int              // schedulers in a CPT, at least 1
 	OnEvent  func(Event)      // must not block; may be nil
 	Log      *slog.Logger     // nil: no log
@@ -83,7 +83,7 @@ type LND struct {
 func New(cfg Config) (*LND, error) {
 	l := &LND{
 		upper: cfg.Upper, payload: cfg.Payload, provider: cfg.Provider, log: cfg.Log, onEvent: cfg.OnEvent,
-		bigEndian: cfg.BigEndian, now: cfg.Now, cpts: max(cfg.CPTs, 1), stopped: make(chan struct{}),
+		bigEndian: cfg.BigEndian, now: cfg.Now, cpts: max(len(cfg.CPTs), 1), stopped: make(chan struct{}),
 		slots: arena.New(1 << 40),
 	}
 	if l.log == nil {
@@ -105,7 +105,11 @@ func New(cfg Config) (*LND, error) {
 			if err != nil {
 				return nil, errors.Join(fmt.Errorf("start a scheduler: %w", err), l.closeWaiters())
 			}
-			l.scheds = append(l.scheds, &scheduler{lnd: l, id: cpt<<16 | i, idx: len(l.scheds), cpt: cpt, waiter: w, cookies: rng.Uint64()})
+			s := &scheduler{lnd: l, id: threadID(cpt, i), idx: len(l.scheds), cpt: cpt, waiter: w, cookies: rng.Uint64()}
+			if l.cpts > 1 {
+				s.cpus = cfg.CPTs[cpt]
+			}
+			l.scheds = append(l.scheds, s)
 		}
 	}
 	w, err := cfg.Provider.NewWaiter()

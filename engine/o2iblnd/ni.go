@@ -99,7 +99,7 @@ func (d *connd) addNI(cfg NIConfig) error {
 
 // newPools makes the pool sets of an NI, registrations first (spec o2iblnd 7.2).
 func (d *connd) newPools(n *ni, t *tunables.NI) error {
-	size := max(pool.TxPool, t.NTX/d.lnd.cpts)
+	size := tunables.TxPoolSize(t.NTX, d.lnd.cpts)
 	for cpt := range d.lnd.cpts {
 		regs, err := d.lnd.newRegSet(n, cpt, t)
 		if err != nil {

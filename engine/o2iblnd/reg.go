@@ -93,10 +93,10 @@ type regSet struct {
 }
 
 func (l *LND) newRegSet(n *ni, cpt int, t *tunables.NI) (*regSet, error) {
-	rs := &regSet{ni: n, expose: exposure(t.Exposure), flush: max(pool.FMRPoolFlush, t.FMRFlushTrigger/l.cpts), cache: make(map[span]*reg)}
+	rs := &regSet{ni: n, expose: exposure(t.Exposure), flush: tunables.FMRFlushTrigger(t.FMRFlushTrigger, l.cpts), cache: make(map[span]*reg)}
 	rs.unused.prev, rs.unused.next = &rs.unused, &rs.unused
 	var err error
-	rs.set, err = pool.New(fmt.Sprintf("FMR %v %d", n.nid, cpt), max(pool.FMRPool, t.FMRPoolSize/l.cpts), rs.create, rs.destroy, l.now())
+	rs.set, err = pool.New(fmt.Sprintf("FMR %v %d", n.nid, cpt), tunables.FMRPoolSize(t.FMRPoolSize, l.cpts), rs.create, rs.destroy, l.now())
 	return rs, err
 }
 

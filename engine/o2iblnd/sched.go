@@ -1,10 +1,13 @@
 package o2iblnd
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"o2ibd/engine/arena"
 	"o2ibd/engine/verbs"
@@ -25,8 +28,9 @@ const (
 // tx. Others hand it work by submit. Step is the whole of its logic; run is a loop around it.
 type scheduler struct {
 	lnd    *LND
-	id     int // CPT << 16 | index (spec o2iblnd 8.2)
+	id     int // threadID
 	cpt    int
+	cpus   []int // that its thread is pinned to; nil: it is not
 	waiter verbs.Waiter
 
 	mu    sync.Mutex
@@ -107,9 +111,28 @@ func (s *scheduler) submit(o op) {
 	}
 }
 
+// threadID names the i-th scheduler of a CPT (KIB_THREAD_ID, spec o2iblnd 8.2).
+func threadID(cpt, i int) int { return cpt<<16 | i }
+
+// pin keeps the scheduler on the CPUs of its CPT. That it cannot be is no reason not to run.
+func (s *scheduler) pin() {
+	if s.cpus == nil {
+		return
+	}
+	runtime.LockOSThread() // for good: the thread ends with the goroutine
+	var set unix.CPUSet
+	for _, c := range s.cpus {
+		set.Set(c)
+	}
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		s.lnd.log.Warn("a scheduler is not pinned to its CPT", "cpt", s.cpt, "err", err)
+	}
+}
+
 // run steps until the LND stops.
 func (s *scheduler) run() {
 	defer s.lnd.threads.Done()
+	s.pin()
 	for {
 		more, deadline := s.Step(time.Now())
 		select {

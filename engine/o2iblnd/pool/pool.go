@@ -14,12 +14,6 @@ import (
 )
 
 const (
-	// TxPool is the least size of a transmit pool (IBLND_TX_POOL).
-	TxPool = 256
-	// FMRPool is the least size of a pool of registrations (IBLND_FMR_POOL).
-	FMRPool = 256
-	// FMRPoolFlush is the least number of unused registrations that are flushed (IBLND_FMR_POOL_FLUSH).
-	FMRPoolFlush = 192
 	// Deadline is how long an extra pool stays after its last use (IBLND_POOL_DEADLINE).
 	Deadline = 300 * time.Second
 	// Retry is how long a set does not try to grow after it could not (IBLND_POOL_RETRY).

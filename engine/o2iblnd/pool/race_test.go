@@ -237,7 +237,7 @@ func TestUseMovesTheDeadline(t *testing.T) {
 	if st := s.Stats(); st.Pools != 2 {
 		t.Errorf("used 299 s ago, and gone: %+v", st)
 	}
-	if pool.TxPool != 256 || pool.Deadline != 300*time.Second || pool.Retry != time.Second {
+	if pool.Deadline != 300*time.Second || pool.Retry != time.Second {
 		t.Error("not the figures of spec o2iblnd 6")
 	}
 }
