@@ -62,7 +62,7 @@ func (e *Engine) Snapshot() *Snapshot {
 		s.Pools = append(s.Pools, Pool{
 			ID: fmt.Sprintf("%s %v cpt %d", p.Kind, p.NI, p.CPT), Kind: p.Kind, Net: p.NI.Net().String(), CPT: p.CPT,
 			Size: p.Size, Used: p.Used, Pools: p.Pools, FailedPools: p.FailedPools, Grows: uint64(p.Grows), Shrinks: uint64(p.Shrinks),
-			GrowFailed: uint64(p.GrowFailures), NextRetryAt: ms(p.NextRetry), DeadlineAt: ms(p.Deadline),
+			GrowFailed: uint64(p.GrowFailures), Maps: p.Maps, CacheHits: p.Hits, Flushes: p.Flushes, MapFailures: p.Failures, NextRetryAt: ms(p.NextRetry), DeadlineAt: ms(p.Deadline),
 		})
 	}
 	for _, x := range st.Schedulers {
@@ -77,7 +77,9 @@ func (e *Engine) Snapshot() *Snapshot {
 }
 
 func fillNet(n *Net, x *o2iblnd.NIState) {
-	n.Status = "up"
+	if x.Up {
+		n.Status = "up"
+	}
 	n.Incarnation = fmt.Sprintf("%#x", x.Incarnation)
 	n.Interface, n.Device, n.Service = x.Interface, x.Device, x.Service
 	n.PeerCredits, n.PeerCreditsHiw = x.Tunables.PeerCredits, x.Tunables.PeerCreditsHiw
@@ -86,6 +88,7 @@ func fillNet(n *Net, x *o2iblnd.NIState) {
 	n.ConnectsActive, n.ConnectsPassive, n.Established, n.ConnectsFailed = x.ConnectsActive, x.ConnectsPassive, x.Established, x.Failed
 	n.RejectsSent, n.RejectsReceived, n.Races, n.Stale, n.Reconnects = x.RejectsSent, x.RejectsReceived, x.Races, x.Stale, x.Reconnects
 	n.CksumErrors, n.UnpackErrors = x.CksumErrors, x.UnpackErrors
+	n.RejectsSentBy, n.RejectsReceivedBy, n.UnpackErrorsBy = x.RejectsSentBy, x.RejectsReceivedBy, x.UnpackErrorsBy
 }
 
 func device(d verbs.DeviceInfo, provider string) Device {

@@ -123,6 +123,9 @@ func (e *Engine) Start() error {
 	e.lnd.Start()
 	e.started = true
 	for _, s := range e.cfg.NIs {
+		e.lnd.Expect(s.NID())
+	}
+	for _, s := range e.cfg.NIs {
 		if err := e.addNI(context.Background(), s); err != nil {
 			return errors.Join(err, e.stop(context.Background()))
 		}
@@ -218,6 +221,7 @@ func (e *Engine) retune(ctx context.Context, v tunables.Values) error {
 			}
 			continue
 		}
+		e.lnd.Expect(s.NID())
 		if e.lnd.Incarnation(s.NID()) != 0 {
 			if err := e.lnd.DelNI(ctx, s.NID()); err != nil {
 				return fmt.Errorf("take %v down: %w", s.NID(), err)

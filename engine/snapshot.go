@@ -49,6 +49,11 @@ type Net struct {
 	Reconnects       uint64   `json:"reconnects"`
 	CksumErrors      uint64   `json:"cksum_errors"`
 	UnpackErrors     uint64   `json:"unpack_errors"`
+
+	// By reason, those that occurred. EARLY is not in the sums above: it is about when, not what.
+	RejectsSentBy     map[string]uint64 `json:"rejects_sent_by"`
+	RejectsReceivedBy map[string]uint64 `json:"rejects_received_by"`
+	UnpackErrorsBy    map[string]uint64 `json:"unpack_errors_by"`
 }
 
 // Device is an HCA and its port.
@@ -147,6 +152,10 @@ type Pool struct {
 	Grows       uint64 `json:"grows"`
 	Shrinks     uint64 `json:"shrinks"`
 	GrowFailed  uint64 `json:"grow_failed"`
+	Maps        uint64 `json:"maps"`         // fmr: registrations for a transfer
+	CacheHits   uint64 `json:"cache_hits"`   // fmr: of them, found in the cache
+	Flushes     uint64 `json:"flushes"`      // fmr: of the cache
+	MapFailures uint64 `json:"map_failures"` // fmr
 	NextRetryAt *int64 `json:"next_retry_at"`
 	DeadlineAt  *int64 `json:"deadline_at"` // when the last extra pool may go
 }

@@ -23,6 +23,10 @@ func (d *connd) connectRequest(h *hcaDev, ev *verbs.Event) {
 	var n *ni
 	local, refusal := negotiate.Request(&d.in, ev.Private, int(id.Remote().Port()), g.RequirePrivilegedPort, func(nid wire.NID) *negotiate.Local {
 		if n = d.lnd.ni(nid); n == nil || n.dev != h.dev {
+			n = nil
+			if _, coming := d.lnd.expected.Load(nid); coming {
+				return &negotiate.Local{NID: nid, Early: true}
+			}
 			return nil
 		}
 		return n.local()
@@ -92,7 +96,9 @@ func (d *connd) accept(p *peer, id verbs.ID, m *wire.Msg) {
 func (d *connd) refuse(n *ni, id verbs.ID, r *negotiate.Refusal) {
 	from := id.Remote()
 	if n != nil {
-		n.rejectsSent.Add(1)
+		n.rejectsSent.count(r.Reject.Why)
+	} else {
+		d.lnd.refused.count(r.Reject.Why)
 	}
 	var b [wire.RejectSize]byte
 	r.Reject.BigEndian = d.lnd.bigEndian
@@ -102,7 +108,8 @@ func (d *connd) refuse(n *ni, id verbs.ID, r *negotiate.Refusal) {
 	}
 	id.Close()
 	sev := slog.LevelWarn
-	if r.Reject.Why == wire.RejectConnRace || r.Reject.Why == wire.RejectStale {
+	switch r.Reject.Why {
+	case wire.RejectConnRace, wire.RejectStale, wire.RejectEarly:
 		sev = slog.LevelInfo
 	}
 	e := Event{Kind: "reject_sent", Severity: sev, Text: fmt.Sprintf("refused a connection from %v (%v): %s", from, r.Reject.Why, r.Text)}
@@ -125,11 +132,14 @@ func (d *connd) rejected(c *conn, ev *verbs.Event) {
 	case verbs.RejectStaleConn:
 		kind = negotiate.KindStaleConn
 	}
-	p.ni.rejectsReceived.Add(1)
 	r := negotiate.OnReject(kind, ev.Private, c.version, c.offered, negotiate.ActiveView{
 		Waiting: len(p.txq) > 0, Version: p.version, Connecting: p.connecting, Accepting: p.accepting,
 	})
+	p.ni.rejectsReceived.count(r.Why)
 	sev, what := slog.LevelWarn, "refused our connection"
+	if r.Why == wire.RejectEarly {
+		sev = slog.LevelInfo
+	}
 	if r.Reconnect {
 		what += ", trying again"
 		if r.Why == wire.RejectConnRace {

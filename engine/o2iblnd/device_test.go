@@ -3,6 +3,7 @@ package o2iblnd_test
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"testing"
@@ -313,5 +314,52 @@ func TestPoolsThatFail(t *testing.T) {
 		}
 		w.must(w.a.lnd.AddNI(w.t.Context(), cfg))
 		w.a.works(w.b)
+	})
+}
+
+// TestEarly asks for an NI that is coming up: it is told to try later, not refused for good.
+func TestEarly(t *testing.T) {
+	runTwins(t, mem.Options{}, func(w *twins) {
+		third := netip.MustParseAddr("10.0.0.3")
+		// Another network on the same device, which is to come.
+		later := wire.MakeNID(wire.NetO2IB|1, 0x0a000002)
+		other := wire.MakeNID(wire.NetO2IB|2, 0x0a000002)
+		w.b.lnd.Expect(later)
+		u := &upper{t: t, arena: w.a.arena}
+		_, tun, _ := tunables.Derive(nil, "o2ib1")
+		g, _, _ := tunables.Derive(tunables.Values{{Scope: tunables.GlobalScope, Name: "use_privileged_port"}: "0"}, tunables.GlobalScope)
+		l, err := o2iblnd.New(o2iblnd.Config{Provider: w.f.Provider(third), Upper: u, Payload: w.a.arena, Global: g, Scheds: 1, OnEvent: u.event})
+		w.must(err)
+		l.Start()
+		for _, net := range []wire.Net{wire.NetO2IB | 1, wire.NetO2IB | 2} {
+			nid := wire.MakeNID(net, 0x0a000003)
+			w.must(l.AddNI(w.t.Context(), o2iblnd.NIConfig{NID: nid, Addr: third, Tunables: tun}))
+			_, err := l.Query(w.t.Context(), nid, map[wire.Net]wire.NID{later.Net(): later, other.Net(): other}[net])
+			w.must(err)
+		}
+		synctest.Wait()
+		if !u.said("reject_received", "it is still starting") || !u.said("reject_received", "refused for good") {
+			t.Errorf("events: %v", u.events)
+		}
+		for _, e := range w.b.upper.events {
+			if e.Kind == "reject_sent" && bytes.Contains([]byte(e.Text), []byte("still starting")) != (e.Severity < slog.LevelWarn) {
+				t.Errorf("%v: %s", e.Severity, e.Text)
+			}
+		}
+		st := l.Snapshot()
+		if st.NIs[0].RejectsReceived != 0 || st.NIs[0].RejectsReceivedBy["not ready yet"] != 1 || st.NIs[1].RejectsReceived != 1 {
+			t.Errorf("counted: %+v", st.NIs)
+		}
+		if r := w.b.lnd.Snapshot().Refused; r["not ready yet"] != 1 || r["fatal"] != 1 {
+			t.Errorf("counted as sent: %v", r)
+		}
+		w.must(w.b.lnd.AddNI(w.t.Context(), o2iblnd.NIConfig{NID: later, Addr: w.b.addr, Tunables: tun}))
+		_, err = l.Query(w.t.Context(), wire.MakeNID(wire.NetO2IB|1, 0x0a000003), later)
+		w.must(err)
+		synctest.Wait()
+		if !u.said("conn_established", "") {
+			t.Errorf("no connection to an NI that is up: %v", u.events)
+		}
+		w.must(l.Stop(w.t.Context()))
 	})
 }

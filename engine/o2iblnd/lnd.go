@@ -74,6 +74,9 @@ type LND struct {
 	txs     txTable
 	connIDs atomic.Uint64
 
+	expected sync.Map     // NIDs that are coming up
+	refused  rejectCounts // requests for no NI of ours
+
 	threads sync.WaitGroup
 	stopped chan struct{}
 	started bool

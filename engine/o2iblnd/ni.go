@@ -28,10 +28,12 @@ type ni struct {
 	shutdown    bool
 	peers       int // not yet destroyed
 
-	cksumErrors, unpackErrors                              atomic.Uint64
-	connectsActive, connectsPassive, established, failed   atomic.Uint64
-	rejectsSent, rejectsReceived, races, stale, reconnects atomic.Uint64
-	npeers, nconns                                         atomic.Int32
+	cksumErrors                                          atomic.Uint64
+	unpackErrors                                         unpackCounts
+	rejectsSent, rejectsReceived                         rejectCounts
+	connectsActive, connectsPassive, established, failed atomic.Uint64
+	races, stale, reconnects                             atomic.Uint64
+	npeers, nconns                                       atomic.Int32
 }
 
 // NIConfig of an NI to bring up.
@@ -58,6 +60,10 @@ func (l *LND) Incarnation(nid wire.NID) uint64 {
 	}
 	return 0
 }
+
+// Expect says that an NI is coming up, or comes back: until AddNI its peers are asked to try later instead of
+// being refused for good (spec o2iblnd 2.5, EARLY).
+func (l *LND) Expect(nid wire.NID) { l.expected.Store(nid, true) }
 
 func (d *connd) addNI(cfg NIConfig) error {
 	if d.lnd.ni(cfg.NID) != nil {
@@ -92,6 +98,7 @@ func (d *connd) addNI(cfg NIConfig) error {
 	dev.nets++
 	all := append(append([]*ni(nil), *d.lnd.nis.Load()...), n)
 	d.lnd.nis.Store(&all)
+	d.lnd.expected.Delete(n.nid)
 	d.lnd.upper.NIStatus(n.nid, true)
 	d.tellStatus(dev, "the port is down")
 	return nil

@@ -56,7 +56,7 @@ func (s *scheduler) received(c *conn, r *rx) {
 			c.ni.cksumErrors.Add(1)
 			s.close(c, because(eIO, "message with a wrong checksum from %v: the two ends disagree on checksums (kernels of 2026 get them wrong for payload that travels apart from its header); set cksum=0 on both", c.peer.nid))
 		} else {
-			c.ni.unpackErrors.Add(1)
+			c.ni.unpackErrors.count(err)
 			s.close(c, because(eIO, "malformed message of %d bytes: %v", r.nob, err))
 		}
 		s.dropRx(c)

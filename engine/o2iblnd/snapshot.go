@@ -17,6 +17,7 @@ type State struct {
 	Conns      []ConnState
 	Pools      []PoolState
 	Schedulers []SchedulerState
+	Refused    map[string]uint64 // requests for no NI of ours, by the reason given
 }
 
 // NIState of one NI.
@@ -32,6 +33,7 @@ type NIState struct {
 	ConnectsActive, ConnectsPassive, Established, Failed   uint64
 	RejectsSent, RejectsReceived, Races, Stale, Reconnects uint64
 	CksumErrors, UnpackErrors                              uint64
+	RejectsSentBy, RejectsReceivedBy, UnpackErrorsBy       map[string]uint64
 }
 
 // DeviceState of one device.
@@ -100,9 +102,13 @@ func (l *LND) Snapshot() State {
 			NID: n.nid, Incarnation: n.incarnation, Device: info.Name, Interface: info.Interface,
 			Service: n.dev.service, Up: n.dev.up(), Tunables: *n.tun.Load(), Peers: int(n.npeers.Load()), Conns: int(n.nconns.Load()),
 			ConnectsActive: n.connectsActive.Load(), ConnectsPassive: n.connectsPassive.Load(), Established: n.established.Load(), Failed: n.failed.Load(),
-			RejectsSent: n.rejectsSent.Load(), RejectsReceived: n.rejectsReceived.Load(), Races: n.races.Load(), Stale: n.stale.Load(), Reconnects: n.reconnects.Load(),
-			CksumErrors: n.cksumErrors.Load(), UnpackErrors: n.unpackErrors.Load(),
+			Races: n.races.Load(), Stale: n.stale.Load(), Reconnects: n.reconnects.Load(),
+			CksumErrors: n.cksumErrors.Load(),
 		})
+		ns := &st.NIs[len(st.NIs)-1]
+		ns.RejectsSentBy, ns.RejectsSent = n.rejectsSent.read()
+		ns.RejectsReceivedBy, ns.RejectsReceived = n.rejectsReceived.read()
+		ns.UnpackErrorsBy, ns.UnpackErrors = n.unpackErrors.read()
 		for cpt, t := range n.txs {
 			st.Pools = append(st.Pools, PoolState{NI: n.nid, CPT: cpt, Kind: "tx", Stats: t.Stats()})
 		}
@@ -110,6 +116,7 @@ func (l *LND) Snapshot() State {
 			st.Pools = append(st.Pools, PoolState{NI: n.nid, CPT: cpt, Kind: "fmr", Stats: r.set.Stats(), RegCounts: r.counts()})
 		}
 	}
+	st.Refused, _ = l.refused.read()
 	for _, v := range d.devices {
 		st.Devices = append(st.Devices, DeviceState{v.info()})
 	}
