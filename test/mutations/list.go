@@ -6,8 +6,8 @@ const (
 	passiveGo = "engine/o2iblnd/negotiate/passive.go"
 	poolGo    = "engine/o2iblnd/pool/pool.go"
 	lnd       = "engine/o2iblnd/"
-	data      = "Test(T12_[345]|Violations|Held|Frag|Queued|Deadlines|Announced|PutDone|Small|Replies)"
-	setup     = "Test(T12_[0127]|Reject|Connect|Nobody|Deadlines)"
+	data      = "Test(T12_[345]|Violations|Held|Frag|AnswerOf|OlderLives|AnswerAnnounces|DeadlineOf)"
+	setup     = "Test(T12_[0127]|Reject|Connect|Nobody|DeadlinesOf|EarlyMessage|PeerRestarts|MessagesTakeTurns)"
 )
 
 // list is the faults that tests must notice, by what they break.
