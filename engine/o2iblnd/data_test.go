@@ -726,40 +726,42 @@ func TestT12_69PoolGrows(t *testing.T) {
 
 // TestFragmentedMemory offers memory in more pieces than the peer takes fragments.
 func TestFragmentedMemory(t *testing.T) {
-	run(t, func(r *rig) {
-		req := r.tp.connreq()
-		req.Params.MaxFrags = 2
-		c, _ := r.tp.connect(req)
-		// Ten pieces that do not touch, towards a peer that takes two fragments: it must come out as one.
-		m := r.message(wire.LNetGET, 50000)
-		whole := m.Segs[0]
-		m.Segs = nil
-		for i := range 10 {
-			m.Segs = append(m.Segs, whole.Slice(i*5000, 4900))
-		}
-		m.Len = 49000
-		m.Hdr.Length = 49000
-		r.lnd.Send(m)
-		get := c.expect(wire.MsgGetReq)[0]
-		if len(get.RD.Frags) > 2 || get.RD.Size() != 49000 {
-			t.Fatalf("GET_REQ describes %d fragments of %d bytes", len(get.RD.Frags), get.RD.Size())
-		}
-		off := tpSlots + 512<<10
-		copy(c.at(off, 49000), pattern(49000, 9))
-		wr := verbs.SendWR{ID: 7, Op: verbs.OpWrite, NSGE: 1, RemoteAddr: get.RD.Frags[0].Addr, RKey: get.RD.Key}
-		wr.SGE[0] = verbs.SGE{Addr: c.addr(off), Length: 49000, LKey: c.p.mr.LKey()}
-		batch := []verbs.Posting{{QP: c.qp, Sends: []verbs.SendWR{wr}}}
-		c.p.dev.Post(batch)
-		done := c.msg(wire.MsgGetDone, 0)
-		done.Cookie, done.Status = get.Cookie, 49000
-		c.sendMsg(done)
-		r.finished(m, 0)
-		var got []byte
-		for _, s := range m.Segs {
-			got = append(got, s.Bytes()...)
-		}
-		if !bytes.Equal(got, pattern(49000, 9)) {
-			t.Fatal("the data differs")
-		}
-	})
+	for _, level := range []string{"transfer", "cached", "device"} {
+		run(t, func(r *rig) {
+			req := r.tp.connreq()
+			req.Params.MaxFrags = 2
+			c, _ := r.tp.connect(req)
+			// Ten pieces that do not touch, towards a peer that takes two fragments: it must come out as one.
+			m := r.message(wire.LNetGET, 50000)
+			whole := m.Segs[0]
+			m.Segs = nil
+			for i := range 10 {
+				m.Segs = append(m.Segs, whole.Slice(i*5000, 4900))
+			}
+			m.Len = 49000
+			m.Hdr.Length = 49000
+			r.lnd.Send(m)
+			get := c.expect(wire.MsgGetReq)[0]
+			if len(get.RD.Frags) > 2 || get.RD.Size() != 49000 {
+				t.Fatalf("GET_REQ describes %d fragments of %d bytes", len(get.RD.Frags), get.RD.Size())
+			}
+			off := tpSlots + 512<<10
+			copy(c.at(off, 49000), pattern(49000, 9))
+			wr := verbs.SendWR{ID: 7, Op: verbs.OpWrite, NSGE: 1, RemoteAddr: get.RD.Frags[0].Addr, RKey: get.RD.Key}
+			wr.SGE[0] = verbs.SGE{Addr: c.addr(off), Length: 49000, LKey: c.p.mr.LKey()}
+			batch := []verbs.Posting{{QP: c.qp, Sends: []verbs.SendWR{wr}}}
+			c.p.dev.Post(batch)
+			done := c.msg(wire.MsgGetDone, 0)
+			done.Cookie, done.Status = get.Cookie, 49000
+			c.sendMsg(done)
+			r.finished(m, 0)
+			var got []byte
+			for _, s := range m.Segs {
+				got = append(got, s.Bytes()...)
+			}
+			if !bytes.Equal(got, pattern(49000, 9)) {
+				t.Fatal("the data differs")
+			}
+		}, with("exposure", level))
+	}
 }

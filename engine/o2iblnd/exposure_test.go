@@ -179,3 +179,28 @@ func TestCacheFlush(t *testing.T) {
 		}
 	}, "exposure", "cached", "fmr_flush_trigger", "192", "fmr_pool_size", "256", "ntx", "256")
 }
+
+// TestWindowOfADeadConn: a window that was bound when its connection died serves others again.
+func TestWindowOfADeadConn(t *testing.T) {
+	runTwins(t, mem.Options{}, func(w *twins) {
+		w.a.works(w.b)
+		take := w.b.upper.on
+		w.b.upper.on = func(*wire.LNetHeader) int { return -2 }
+		m := w.a.send(w.b, wire.LNetGET, 50000)
+		synctest.Wait()
+		if n, err := w.a.lnd.CloseConns(w.t.Context(), w.a.nid, w.b.nid); n != 1 || err != nil {
+			t.Fatalf("closed %d: %v", n, err)
+		}
+		w.a.fails(m, unix.ECONNABORTED)
+		w.b.upper.on = take
+		for _, rx := range w.b.upper.held {
+			rx.ReceiveLater(nil)
+		}
+		for range 5 {
+			w.a.works(w.b)
+		}
+		if w.a.upper.said("conn_closed", "window") {
+			t.Fatalf("events: %v", w.a.upper.events)
+		}
+	})
+}

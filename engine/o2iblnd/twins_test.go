@@ -174,6 +174,8 @@ func (x *twin) Finalize(s Sender, m *Message) {
 	}
 }
 
+func (x *twin) NIStatus(wire.NID, bool) {}
+
 func (x *twin) PeerDown(_, _ wire.NID, _ error, _ time.Time) {}
 
 // TestEarlyMessageIsKept: a message that a scheduler sees before connd knows of the connection waits, and

@@ -7,6 +7,7 @@ const (
 	poolGo    = "engine/o2iblnd/pool/pool.go"
 	lnd       = "engine/o2iblnd/"
 	data      = "Test(T12_[345]|Violations|Held|Frag|AnswerOf|OlderLives|AnswerAnnounces|DeadlineOf)"
+	devices   = "Test(T12_76|Failover|NoFailover|Lost|PortDown|PoolsThat|Early|Exposure|Sink|Gaps|Without|Cache|WindowOf)"
 	setup     = "Test(T12_[0127]|Reject|Connect|Nobody|DeadlinesOf|EarlyMessage|PeerRestarts|MessagesTakeTurns)"
 )
 
@@ -74,7 +75,7 @@ var list = []mutation{
 	{name: "deadline not renewed at PUT_DONE", file: lnd + "send.go", old: "t.deadline = s.now.Add(s.lnd.timeout())", new: "if t.typ != wire.MsgPutDone {\n\t\tt.deadline = s.now.Add(s.lnd.timeout())\n\t}", run: data},
 	{name: "keepalive off", file: lnd + "send.go", old: "return k > 0 &&", new: "return k > 1<<62 &&", run: data},
 	{name: "largest IMMEDIATE goes by RDMA", file: lnd + "send.go", old: "wire.ImmediateSize+m.Len > wire.MsgSize", new: "wire.ImmediateSize+m.Len >= wire.MsgSize", run: data},
-	{name: "one write too many", file: lnd + "rdma.go", old: "if len(t.writes) >= c.maxFrags {", new: "if len(t.writes) > c.maxFrags {", run: data},
+	{name: "one write too many", file: lnd + "rdma.go", old: "if len(t.wrs) >= c.maxFrags {", new: "if len(t.wrs) > c.maxFrags {", run: data},
 	{name: "descriptor over the negotiated fragments", file: lnd + "rdma.go", old: "limit := min(c.maxFrags, wire.MaxFragsOffer)", new: "limit := wire.MaxFragsOffer", run: data},
 	{name: "early receives not replayed", file: lnd + "close.go", old: "\t\t\ts.received(c, r)", new: "\t\t\ts.dropRx(r.conn)", run: setup},
 	{name: "deadlines of many conns seen too late", file: lnd + "close.go", old: "share = max(1, (n*4+t-1)/t)", new: "share = 1", run: setup},
@@ -83,4 +84,17 @@ var list = []mutation{
 	{name: "reconnects at once for ever", file: lnd + "build.go", old: "p.reconnected < reconnHighRace", new: "p.reconnected >= 0", run: setup},
 	{name: "all messages on one of two conns", file: lnd + "lnd.go", old: "int(p.next.Add(1))%len(*live)", new: "int(p.next.Add(1))*len(*live)%len(*live)", run: setup},
 	{name: "attempt given up too late", file: lnd + "connd.go", old: "max(5*time.Second, timeout/4)", new: "max(5*time.Second, timeout)", run: setup},
+
+	// Registration, devices and draining (spec o2iblnd 4.12, 6.3, 6.4, 7.4).
+	{name: "window not taken back after the transfer", file: lnd + "recv.go", old: "t.reg != nil && t.reg.bound:", new: "t.reg != nil && !t.reg.bound:", run: devices},
+	{name: "sink given back before the queue pair is drained", file: lnd + "close.go", old: "t.draining = t.exposed && !c.flushed", new: "t.draining = false", run: devices},
+	{name: "window used again that went down with its conn", file: lnd + "reg.go", old: "\tif r.bound {\n", new: "\tif r.bound && r.win == nil {\n", run: devices + "|TestSimulation"},
+	{name: "gaps exposed", file: lnd + "rdma.go", old: "limit = 1\n", new: "limit = limit + 0\n", run: devices},
+	{name: "cache never flushed", file: lnd + "reg.go", old: "rs.idle > rs.flush", new: "rs.idle > 1<<30", run: devices},
+	{name: "transmit of another HCA posted", file: lnd + "send.go", old: "if t.hdev != c.hdev {", new: "if t.hdev == nil {", run: devices},
+	{name: "bond not followed", file: lnd + "failover.go", old: "return h != nil && h.info.Bonded", new: "return h != nil && !h.info.Bonded", run: devices},
+	{name: "lost HCA not taken up again", file: lnd + "failover.go", old: "\tif v.lost {\n\t\treturn true", new: "\tif v.lost {\n\t\treturn false", run: devices},
+	{name: "port events not told to LNet", file: lnd + "failover.go", old: "v.portDown.Swap(down) != down", new: "v.portDown.Swap(down) == down", run: devices},
+	{name: "early asker refused for good", file: lnd + "accept.go", old: "; coming {", new: "; !coming {", run: devices},
+	{name: "window open to any connection", file: "engine/verbs/soft/keys.go", old: "r.window && r.owner.Load() != q.Num()", new: "r.window && r.owner.Load() == 0", pkg: "./engine/verbs/mem"},
 }
