@@ -95,10 +95,14 @@ func New(opt Options) verbs.Provider {
 	}
 	p := &provider{opt: opt, keys: soft.NewTable(nil)}
 	for i, f := range opt.Interfaces {
-		p.devices = append(p.devices, &device{prov: p, info: verbs.DeviceInfo{
+		d := &device{prov: p, link: link{name: f.Name, state: verbs.PortActive}, info: verbs.DeviceInfo{
 			Name: fmt.Sprintf("iwarp%d", i), Interface: f.Name, LinkLayer: "iWARP", Addr: f.Addr, Port: 1, State: verbs.PortActive, MTU: f.MTU,
 			Caps: verbs.Caps{MaxSGE: verbs.MaxSGE, MemoryWindow: true, SendInv: true, Read: true, RNRRetry: true},
-		}})
+		}}
+		if _, tcp := opt.Transport.(TCP); tcp && f.Name != "" {
+			d.link.up, d.info.Bonded = interfaceUp, bonded(f.Name)
+		}
+		p.devices = append(p.devices, d)
 	}
 	return p
 }
@@ -108,7 +112,7 @@ func (p *provider) Name() string { return "iwarp" }
 func (p *provider) Devices() ([]verbs.DeviceInfo, error) {
 	var infos []verbs.DeviceInfo
 	for _, d := range p.devices {
-		infos = append(infos, d.info)
+		infos = append(infos, d.Info())
 	}
 	return infos, nil
 }
@@ -135,9 +139,14 @@ func (p *provider) device(a netip.Addr) (*device, error) {
 type device struct {
 	prov *provider
 	info verbs.DeviceInfo
+	link link
 }
 
-func (d *device) Info() verbs.DeviceInfo { return d.info }
+func (d *device) Info() verbs.DeviceInfo {
+	info := d.info
+	info.State = d.link.look(time.Now())
+	return info
+}
 
 func (d *device) AllocPD() (verbs.PD, error) { return &pd{d}, nil }
 
@@ -158,6 +167,6 @@ func (d *device) Post(batch []verbs.Posting) {
 	}
 }
 
-func (d *device) PollAsync([]verbs.AsyncEvent) (int, error) { return 0, nil }
+func (d *device) PollAsync(evs []verbs.AsyncEvent) (int, error) { return d.link.take(evs), nil }
 
 func (d *device) Close() error { return nil }
