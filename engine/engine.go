@@ -54,6 +54,7 @@ type Engine struct {
 	mu      sync.Mutex // one change of tunables at a time
 	values  tunables.Values
 	started bool
+	missing map[wire.NID]bool // NIs that could not be brought up again, as operators were told
 	quit    chan struct{}
 	ticker  sync.WaitGroup
 }
@@ -84,7 +85,7 @@ func New(cfg Config) (*Engine, error) {
 	if err := CheckCPTs(cfg.CPTs); err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, arena: arena.New(cfg.ArenaLimit), values: cfg.Tunables.Clone(), quit: make(chan struct{})}
+	e := &Engine{cfg: cfg, arena: arena.New(cfg.ArenaLimit), values: cfg.Tunables.Clone(), missing: make(map[wire.NID]bool), quit: make(chan struct{})}
 	lc := lnet.Config{Arena: e.arena, Log: e.notice}
 	for _, s := range cfg.NIs {
 		_, n, _ := tunables.Derive(e.values, s.Net.String())
@@ -140,19 +141,53 @@ func (e *Engine) addNI(ctx context.Context, s NISpec) error {
 	return e.lnd.AddNI(ctx, o2iblnd.NIConfig{NID: s.NID(), Addr: s.Addr, Tunables: n})
 }
 
-// tick gives LNet the time.
+// mendEvery is the time between two attempts to bring up an NI that is missing.
+const mendEvery = 5
+
+// tick gives LNet the time, and now and then looks after the NIs.
 func (e *Engine) tick() {
 	defer e.ticker.Done()
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
-	for {
+	for i := 1; ; i++ {
 		select {
 		case <-e.quit:
 			return
 		case now := <-t.C:
 			e.node.Tick(now)
+			if i%mendEvery == 0 {
+				e.mend()
+			}
 		}
 	}
+}
+
+// mend brings up an NI that is not there: its device was away when it was to come back.
+func (e *Engine) mend() {
+	if !e.mu.TryLock() {
+		return // somebody is at it, or stops the engine
+	}
+	defer e.mu.Unlock()
+	for _, s := range e.cfg.NIs {
+		if e.lnd.Incarnation(s.NID()) != 0 {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), mendEvery*time.Second)
+		err := e.addNI(ctx, s)
+		cancel()
+		switch told := e.missing[s.NID()]; {
+		case err == nil:
+			delete(e.missing, s.NID())
+			e.tell("ni_restarted", "info", s, fmt.Sprintf("%v is there again", s.NID()))
+		case !told:
+			e.missing[s.NID()] = true
+			e.tell("ni_status", "error", s, fmt.Sprintf("%v is missing, trying on: %v", s.NID(), err))
+		}
+	}
+}
+
+func (e *Engine) tell(kind, severity string, s NISpec, text string) {
+	e.cfg.OnEvent(Event{At: time.Now().UnixMilli(), Kind: kind, Severity: severity, NI: s.NID().String(), Text: text})
 }
 
 // Stop ends traffic, drains connections and gives everything back. When ctx ends before the peers let go,
@@ -233,8 +268,7 @@ func (e *Engine) retune(ctx context.Context, v tunables.Values) error {
 		if err := e.addNI(ctx, s); err != nil {
 			return fmt.Errorf("bring %v up again: %w", s.NID(), err)
 		}
-		e.cfg.OnEvent(Event{At: time.Now().UnixMilli(), Kind: "ni_restarted", Severity: "info", NI: s.NID().String(),
-			Text: fmt.Sprintf("%v was restarted for new tunables", s.NID())})
+		e.tell("ni_restarted", "info", s, fmt.Sprintf("%v was restarted for new tunables", s.NID()))
 	}
 	return nil
 }

@@ -36,16 +36,7 @@ func NewPipes() *Pipes {
 // Vanish cuts an address off without a word: nothing comes from it or goes to it any more, and whoever
 // writes to it finds out after the user timeout.
 func (n *Pipes) Vanish(a netip.Addr) {
-	n.mu.Lock()
-	n.dead[a] = true
-	var cut []*pipeStream
-	for s := range n.streams {
-		if s.local.Addr() == a || s.remote.Addr() == a {
-			cut = append(cut, s)
-		}
-	}
-	n.mu.Unlock()
-	for _, s := range cut {
+	for _, s := range n.mark(a, true) {
 		s.out.mu.Lock()
 		if len(s.out.buf) > 0 {
 			s.unconfirmed()
@@ -53,6 +44,32 @@ func (n *Pipes) Vanish(a netip.Addr) {
 		s.out.writable.Broadcast()
 		s.out.mu.Unlock()
 	}
+}
+
+// Return puts an address back that had vanished. What was not confirmed too late is sent again, as TCP does.
+func (n *Pipes) Return(a netip.Addr) {
+	for _, s := range n.mark(a, false) {
+		s.out.mu.Lock()
+		if s.clock != nil {
+			s.clock.Stop()
+			s.clock = nil
+		}
+		s.out.wake()
+		s.out.mu.Unlock()
+	}
+}
+
+// mark says that an address is gone or not, and gives the streams that touch it.
+func (n *Pipes) mark(a netip.Addr, dead bool) (touched []*pipeStream) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.dead[a] = dead
+	for s := range n.streams {
+		if s.local.Addr() == a || s.remote.Addr() == a {
+			touched = append(touched, s)
+		}
+	}
+	return touched
 }
 
 func (n *Pipes) gone(a, b netip.Addr) bool {
