@@ -222,6 +222,22 @@ func TestPeerTable(t *testing.T) {
 			t.Fatalf("%v is not found", p.nid)
 		}
 	}
+	// One NID seen from two NIs, in one bucket.
+	shared := wire.MakeNID(wire.NetO2IB+2, 1)
+	other := &ni{}
+	for a := uint32(2); other.nid == 0 || bucketOf(other, shared) != bucketOf(nis[0], shared); a++ {
+		other.nid = wire.MakeNID(wire.NetO2IB, a)
+	}
+	for _, n := range []*ni{nis[0], other} {
+		p := &peer{ni: n, nid: shared}
+		table.add(p)
+		left = append(left, p)
+	}
+	for _, p := range left[len(left)-2:] {
+		if table.find(p.ni, p.nid) != p {
+			t.Fatalf("%v seen from %v is another's", p.nid, p.ni.nid)
+		}
+	}
 	n := 0
 	table.each(func(p *peer) {
 		n++
