@@ -45,11 +45,18 @@ func TestBuffersDoNotOverlap(t *testing.T) {
 	for _, b := range live {
 		a.Free(b)
 	}
-	if used, _ := a.Used(); used != 0 {
+	used, size := a.Used()
+	if used != 0 {
 		t.Fatalf("%d bytes in use after everything came back", used)
 	}
-	if _, err := a.Alloc(arena.SlabSize); err != nil {
-		t.Fatalf("the pieces did not merge: %v", err)
+	// Every slab that there is, so that none of them is a fresh one.
+	for range size / arena.SlabSize {
+		if _, err := a.Alloc(arena.SlabSize); err != nil {
+			t.Fatalf("the pieces did not merge: %v", err)
+		}
+	}
+	if _, now := a.Used(); now != size {
+		t.Fatalf("the pieces did not merge: %d bytes are mapped where %d were", now, size)
 	}
 }
 

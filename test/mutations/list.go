@@ -56,6 +56,16 @@ var list = []mutation{
 	{name: "message longer than a buffer", file: "engine/wire/codec.go", old: "m.Nob > MsgSize", new: "m.Nob > MsgSize+1"},
 	{name: "short reject of version 1 read as a long one", file: "engine/wire/codec.go", old: "r.Version > Version1 {", new: "r.Version >= Version1 {"},
 
+	// Captures.
+	{name: "gap without a bound in bytes", file: "engine/wire/decode/capture.go", old: "f.waiting > maxPending ||", new: "f.waiting > 100*maxPending ||"},
+	{name: "old connection lives on in a new one", file: "engine/wire/decode/capture.go", old: "\t\t\tc.forget(back)\n", new: "\t\t\t_ = back\n"},
+	{name: "reply overrides the request's CRC", file: "engine/wire/decode/iwarp.go", old: "s.conn.crc = s.conn.crc || flags", new: "s.conn.crc = flags"},
+	{name: "older packet taken as new", file: "engine/wire/decode/roce.go", old: "step == 0 || step >= half", new: "step == 0 || step > half"},
+	{name: "option runs over its block", file: "engine/wire/pcap/pcap.go", old: "if padded > len(o)-4 {", new: "if padded > len(o) {"},
+
+	// Memory.
+	{name: "free pieces are not merged", file: "engine/arena/arena.go", old: "for order < slabOrder {", new: "for order < slabOrder-1 {"},
+
 	// LNet (spec lnet).
 	{name: "payload of 1 MiB refused", file: "engine/lnet/parse.go", old: "h.PayloadLength > wire.MaxPayload", new: "h.PayloadLength >= wire.MaxPayload"},
 	{name: "answer to another life of ours taken", file: "engine/lnet/parse.go", old: "h.Handle.Iface != n.cookie", new: "h.Handle.Iface == 0"},
@@ -83,6 +93,9 @@ var list = []mutation{
 	{name: "race never counted", file: lnd + "accept.go", old: "p.races++", new: "p.races += 0", run: setup},
 	{name: "reconnects at once for ever", file: lnd + "build.go", old: "p.reconnected < reconnHighRace", new: "p.reconnected >= 0", run: setup},
 	{name: "all messages on one of two conns", file: lnd + "lnd.go", old: "int(p.next.Add(1))%len(*live)", new: "int(p.next.Add(1))*len(*live)%len(*live)", run: setup},
+	{name: "a turn without a bound", file: lnd + "sched.go", old: "reschedule = 100", new: "reschedule = 1000", run: "TestTurnIsBounded"},
+	{name: "index runs into the generation", file: lnd + "conn.go", old: "gen)<<(wrKindBits+wrIdxBits)", new: "gen)<<(wrKindBits+wrIdxBits-1)", run: "TestWorkRequestIDs"},
+	{name: "peer of another NI found", file: lnd + "peer.go", old: "p.nid == nid && p.ni == ni", new: "p.nid == nid", run: "TestPeerTable"},
 	{name: "attempt given up too late", file: lnd + "connd.go", old: "max(5*time.Second, timeout/4)", new: "max(5*time.Second, timeout)", run: setup},
 
 	// Registration, devices and draining (spec o2iblnd 4.12, 6.3, 6.4, 7.4).

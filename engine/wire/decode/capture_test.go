@@ -328,3 +328,56 @@ func TestGapThatNeverFills(t *testing.T) {
 		})
 	}
 }
+
+// TestBoundOfAGap: more than a mebibyte does not wait for a lost segment, in few segments neither, so what
+// follows is shown in its turn and not at the end of the capture.
+func TestBoundOfAGap(t *testing.T) {
+	req, ack := unhex(t, vectorText(t, "kernel-CONNREQ-1")), unhex(t, vectorText(t, "kernel-CONNACK-1"))
+	for _, r := range []struct {
+		name string
+		size int
+		want string
+	}{
+		{"less than a mebibyte", 17 * 60000, "CONNREQ CONNACK NOOP"},
+		{"more than one", 18 * 60000, "CONNREQ NOOP CONNACK"},
+	} {
+		t.Run(r.name, func(t *testing.T) {
+			all := []said{{active, passive, startUp("Req", 0, 1, req)}, {active, passive, []byte("lost")}}
+			for range r.size / 60000 {
+				all = append(all, said{active, passive, make([]byte, 60000)})
+			}
+			all = append(all, said{active, passive, fpdu(true, 3, 0, 1, 0, unhex(t, noopHex))}, said{passive, active, startUp("Rep", 0, 1, ack)})
+			got, err := captured(t, file(slices.Delete(packets(t, tcpCapture(t, all...)), 4, 5)...))
+			if got != r.want || err == nil {
+				t.Fatalf("got %q, wanted %q; %v", got, r.want, err)
+			}
+		})
+	}
+}
+
+// TestCRCIsOfAConnection: it is in use when one side asks for it, and not on the next connection between
+// the same addresses where nobody does.
+func TestCRCIsOfAConnection(t *testing.T) {
+	req, ack := unhex(t, vectorText(t, "kernel-CONNREQ-1")), unhex(t, vectorText(t, "kernel-CONNACK-1"))
+	spoilt := flip(fpdu(true, 3, 0, 1, 0, unhex(t, noopHex)))
+	connection := func(seq uint32, reqFlags, repFlags byte) [][]byte {
+		p := packets(t, tcpCapture(t, said{active, passive, startUp("Req", reqFlags, 1, req)}, said{passive, active, startUp("Rep", repFlags, 1, ack)}, said{active, passive, spoilt}))
+		for _, q := range p {
+			binary.BigEndian.PutUint32(q[24:], binary.BigEndian.Uint32(q[24:])+seq)
+		}
+		return p
+	}
+	for _, flags := range [][2]byte{{0x40, 0}, {0, 0x40}, {0x40, 0x40}} {
+		got, err := captured(t, file(connection(0, flags[0], flags[1])...))
+		if got != "CONNREQ CONNACK" || err == nil || !strings.Contains(err.Error(), "FPDU with CRC") {
+			t.Errorf("asked for by %v: got %q, %v", flags, got, err)
+		}
+	}
+	if got, err := captured(t, file(connection(0, 0, 0)...)); got != "CONNREQ CONNACK NOOP" || err != nil {
+		t.Errorf("asked for by nobody: got %q, %v", got, err)
+	}
+	again := slices.Concat(connection(0, 0x40, 0x40)[:5], connection(77777, 0, 0))
+	if got, err := captured(t, file(again...)); got != "CONNREQ CONNACK CONNREQ CONNACK NOOP" || err != nil {
+		t.Errorf("asked for by nobody where it was in use before: got %q, %v", got, err)
+	}
+}

@@ -212,6 +212,7 @@ func TestBadCaptures(t *testing.T) {
 		{"lengths differ", patch(idb, len(idb)-4, 24), pcap.ErrCorrupt},
 		{"interface too short", slices.Concat(ngSection(le), ngBlock(le, 1, []byte{1, 2, 3, 4})), pcap.ErrCorrupt},
 		{"option over the end", slices.Concat(ngSection(le), ngInterface(le, 1, 0, 9, 0, 99, 0)), pcap.ErrCorrupt},
+		{"option as long as what is left with its header", slices.Concat(ngSection(le), ngInterface(le, 1, 0, 9, 0, 4, 0)), pcap.ErrCorrupt},
 		{"10^-20 s", slices.Concat(ngSection(le), ngInterface(le, 1, 0, 9, 0, 1, 0, 20, 0, 0, 0)), pcap.ErrCorrupt},
 		{"2^-64 s", slices.Concat(ngSection(le), ngInterface(le, 1, 0, 9, 0, 1, 0, 0xc0, 0, 0, 0)), pcap.ErrCorrupt},
 		{"packet without interface", slices.Concat(ngSection(le), ngPacket(le, 0, 0, nil)), pcap.ErrCorrupt},
