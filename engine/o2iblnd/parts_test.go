@@ -129,7 +129,7 @@ func niAt(addr string, net wire.Net) NIConfig {
 // TestSchedulerIDs: a scheduler's id says its CPT and its place there; every CPT has transmits of its own
 // (spec o2iblnd 6.2, 8.2).
 func TestSchedulerIDs(t *testing.T) {
-	l, call := single(t, mem.NewFabric(mem.Options{}), Config{CPTs: 2, Scheds: 3}, netip.MustParseAddr("10.0.0.1"))
+	l, call := single(t, mem.NewFabric(mem.Options{}), Config{CPTs: [][]int{{0}, {0}}, Scheds: 3}, netip.MustParseAddr("10.0.0.1"))
 	if err := call(func(ctx context.Context) error { return l.AddNI(ctx, niAt("10.0.0.1", wire.NetO2IB)) }); err != nil {
 		t.Fatal(err)
 	}
@@ -141,8 +141,12 @@ func TestSchedulerIDs(t *testing.T) {
 	if want := "0x0 of 0, 0x1 of 0, 0x2 of 0, 0x10000 of 1, 0x10001 of 1, 0x10002 of 1"; strings.Join(got, ", ") != want {
 		t.Errorf("schedulers %v, wanted %s", got, want)
 	}
-	if len(st.Pools) != 2 || st.Pools[0].CPT != 0 || st.Pools[1].CPT != 1 || st.Pools[0].Size != 256 {
-		t.Errorf("pools %+v", st.Pools)
+	var pools []string
+	for _, p := range st.Pools {
+		pools = append(pools, fmt.Sprintf("%s %d: %d", p.Kind, p.CPT, p.Size))
+	}
+	if want := "tx 0: 256, tx 1: 256, fmr 0: 256, fmr 1: 256"; strings.Join(pools, ", ") != want {
+		t.Errorf("pools %v, wanted %s", pools, want)
 	}
 }
 
