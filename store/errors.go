@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	sqlite3 "github.com/mattn/go-sqlite3"
 	"golang.org/x/sys/unix"
@@ -40,6 +41,14 @@ func (e *NewerError) Error() string {
 	return fmt.Sprintf("database %s is from a newer o2ibd: schema version %d, this one knows up to %d; nothing was changed; use the newer o2ibd, or another state folder", e.Path, e.Have, e.Know)
 }
 
+// ClockError says that the clock stands before the last record of the history. Nothing was changed.
+type ClockError struct{ Now, Last int64 } // milliseconds since the epoch
+
+func (e *ClockError) Error() string {
+	text := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
+	return fmt.Sprintf("the clock stands at %s, before the last record of the tunables' history of %s; set the clock, or say that it is right now", text(e.Now), text(e.Last))
+}
+
 // LockedError says that another process has the state folder.
 type LockedError struct {
 	Dir  string
@@ -52,11 +61,12 @@ func (e *LockedError) Error() string { return e.text }
 func (s *Store) explain(what string, err error) error {
 	var corrupt *CorruptError
 	var newer *NewerError
+	var clock *ClockError
 	var sq sqlite3.Error
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &corrupt), errors.As(err, &newer), errors.Is(err, ErrNotFound), errors.Is(err, ErrExists),
+	case errors.As(err, &corrupt), errors.As(err, &newer), errors.As(err, &clock), errors.Is(err, ErrNotFound), errors.Is(err, ErrExists),
 		errors.Is(err, ErrLastAdmin), errors.Is(err, ErrStale):
 		return err
 	case errors.Is(err, sql.ErrNoRows):
