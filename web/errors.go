@@ -41,7 +41,7 @@ func statusOf(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.As(err, &conflict):
 		return http.StatusPreconditionFailed
-	case errors.As(err, &invalid), errors.Is(err, tuning.ErrNothing), errors.Is(err, tuning.ErrNotBuilt), errors.As(err, &filter), errors.Is(err, app.ErrInvalid):
+	case errors.As(err, &invalid), errors.Is(err, tuning.ErrNothing), errors.Is(err, tuning.ErrInvalid), errors.As(err, &filter), errors.Is(err, app.ErrInvalid):
 		return http.StatusUnprocessableEntity
 	case errors.Is(err, app.ErrNotFound):
 		return http.StatusNotFound
