@@ -19,6 +19,8 @@ var (
 	ErrLastAdmin = errors.New("it is the last admin")
 	ErrStale     = errors.New("the values have changed meanwhile")
 	ErrDiskFull  = errors.New("disk full")
+
+	ErrUnwritable = errors.New("database not writable") // locked by another program, or read-only
 )
 
 // CorruptError says that the database file is damaged or not ours. The file was not changed.
@@ -81,9 +83,9 @@ func (s *Store) explain(what string, err error) error {
 		case sq.Code == sqlite3.ErrCorrupt, sq.Code == sqlite3.ErrNotADB:
 			return &CorruptError{s.path, "it is damaged (" + sq.Error() + ")"}
 		case sq.Code == sqlite3.ErrBusy, sq.Code == sqlite3.ErrLocked:
-			return fmt.Errorf("%s: database %s is locked by another program, nothing was changed; end that program", what, s.path)
+			return fmt.Errorf("%s: %w: %s is locked by another program, nothing was changed; end that program", what, ErrUnwritable, s.path)
 		case sq.Code == sqlite3.ErrReadonly, sq.Code == sqlite3.ErrCantOpen, sq.Code == sqlite3.ErrPerm:
-			return fmt.Errorf("%s: database %s is not writable (%w); change its owner or permissions", what, s.path, err)
+			return fmt.Errorf("%s: %w: %s (%w); change its owner or permissions", what, ErrUnwritable, s.path, err)
 		case sq.Code == sqlite3.ErrInterrupt:
 			return fmt.Errorf("%s: %w", what, context.Canceled)
 		}
