@@ -160,6 +160,7 @@ func (s *Sampler) Add(ctx context.Context, now time.Time, snap *engine.Snapshot)
 		return failed
 	}
 	s.newest = floor(at, second)
+	s.dropped = 0
 	points := s.points(now, sources(snap))
 	rows := []store.MetricTail{{At: at, Res: second, Data: encodeTail(points)}}
 	s.put(at, points)
@@ -178,7 +179,6 @@ func (s *Sampler) Add(ctx context.Context, now time.Time, snap *engine.Snapshot)
 func (s *Sampler) points(now time.Time, list []reading) []point {
 	points := make([]point, 0, len(list))
 	count := 0
-	s.dropped = 0
 	for _, r := range list {
 		kind := kindOf(r.source)
 		if kind != KindPeer {
