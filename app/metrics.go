@@ -66,7 +66,7 @@ func (a *App) MetricSeries() []sample.Series { return a.sampler.Series() }
 const maxMarkers = 100
 
 // peerEvents are the kinds of events that stand on a time axis as a peer's.
-var peerEvents = []string{"conn_established", "conn_closed", "connect_failed", "peer_down", "reject_sent", "reject_received"}
+var peerEvents = []string{"conn_established", "conn_closed", "connect_failed", "reject_sent", "reject_received"}
 
 // Metrics answers a query with samples and what happened meanwhile. A *sample.QueryError says what is wrong
 // with the query.
