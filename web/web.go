@@ -38,6 +38,11 @@ type Appliance interface {
 
 	Tuning() *tuning.Service
 	ChangeTunables(ctx context.Context, who app.Actor, r tuning.Request) (tuning.Result, error)
+	ConfirmChange(ctx context.Context, who app.Actor, id string) (tuning.Settled, error)
+	RevertChange(ctx context.Context, who app.Actor, r tuning.RevertRequest) (tuning.Result, error)
+	ImportTunables(ctx context.Context, who app.Actor, r tuning.ImportRequest) (tuning.Result, error)
+	TuningProgress() *app.TuningProgress
+	VerifyTunables(ctx context.Context) (tuning.Verdict, error)
 	Ping(ctx context.Context, who app.Actor, nid string, timeout time.Duration) (app.PingResult, error)
 	QueryPeer(ctx context.Context, who app.Actor, q app.PeerRequest) (app.PeerAnswer, error)
 	DeletePeer(ctx context.Context, who app.Actor, q app.PeerRequest) error
