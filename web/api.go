@@ -60,7 +60,7 @@ func (s *server) apiRows(view string) func(http.ResponseWriter, *http.Request) e
 		if err != nil {
 			return err
 		}
-		p, err := live.Select(s.app.Snapshot(), q)
+		p, err := s.frames.Of(s.app.Snapshot()).Select(q)
 		if err != nil {
 			return err
 		}
@@ -318,7 +318,7 @@ func (s *server) apiToken(w http.ResponseWriter, r *http.Request) error {
 func (s *server) live(w http.ResponseWriter, r *http.Request) error {
 	who, _ := actor(r)
 	live.Serve(w, r, live.Source{
-		Watch: s.app.Watch, WatchEvents: s.app.WatchEvents, Stop: s.app.Stopping(),
+		Watch: s.app.Watch, WatchEvents: s.app.WatchEvents, Stop: s.app.Stopping(), Frames: &s.frames,
 		Events:  s.eventRows,
 		Protest: func(text string) { s.app.Protest("socket", from(r), text) },
 		Alive: func(ctx context.Context) bool {

@@ -106,47 +106,38 @@ type tablePage struct {
 	Err   string
 }
 
-// table reads the address's query and gives the rows that it selects, by type.
-func table[T any](s *server, r *http.Request, view string, rows []T, key func(*T) string) (tablePage, []T) {
+// table reads the address's query and gives the rows that it selects.
+func table[T any](s *server, r *http.Request, view string) (tablePage, []*T) {
 	q, err := query(r, view)
-	p := tablePage{View: view, Query: q}
 	if err == nil {
-		var page live.Page
 		q.Limit = cmp.Or(q.Limit, defaultLimit)
-		p.Query = q
-		if page, err = live.Select(s.app.Snapshot(), q); err == nil {
-			byKey := make(map[string]*T, len(rows))
-			for i := range rows {
-				byKey[key(&rows[i])] = &rows[i]
+		var page live.Page
+		if page, err = s.frames.Of(s.app.Snapshot()).Select(q); err == nil {
+			rows := make([]*T, len(page.Rows))
+			for i, row := range page.Rows {
+				rows[i] = live.As[T](row)
 			}
-			p.Total = page.Total
-			var list []T
-			for _, row := range page.Rows {
-				if v := byKey[row.Key]; v != nil {
-					list = append(list, *v)
-				}
-			}
-			return p, list
+			return tablePage{View: view, Query: q, Total: page.Total}, rows
 		}
 	}
-	p.Err, p.Query.Offset, p.Query.Limit = err.Error(), 0, defaultLimit
-	return p, nil
+	q.Offset, q.Limit = 0, defaultLimit
+	return tablePage{View: view, Query: q, Err: err.Error()}, nil
 }
 
 func (s *server) peersPage(w http.ResponseWriter, r *http.Request) error {
-	p, rows := table(s, r, "peers", s.app.Snapshot().Peers, func(v *engine.Peer) string { return v.ID })
+	p, rows := table[engine.Peer](s, r, "peers")
 	s.render(w, r, tableStatus(p), peersTable(s.frame(r, "Peers"), p, rows))
 	return nil
 }
 
 func (s *server) connsPage(w http.ResponseWriter, r *http.Request) error {
-	p, rows := table(s, r, "conns", s.app.Snapshot().Conns, func(v *engine.Conn) string { return v.ID })
+	p, rows := table[engine.Conn](s, r, "conns")
 	s.render(w, r, tableStatus(p), connsTable(s.frame(r, "Connections"), p, rows))
 	return nil
 }
 
 func (s *server) poolsPage(w http.ResponseWriter, r *http.Request) error {
-	p, rows := table(s, r, "pools", s.app.Snapshot().Pools, func(v *engine.Pool) string { return v.ID })
+	p, rows := table[engine.Pool](s, r, "pools")
 	s.render(w, r, tableStatus(p), poolsTable(s.frame(r, "Pools"), p, rows))
 	return nil
 }

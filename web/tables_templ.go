@@ -503,7 +503,7 @@ var peerColumns = []column{
 	{"last_alive_at", "Last alive", "Last sign of life"}, {"error", "Last error", "Why it is down, or was"},
 }
 
-func peerRow(p engine.Peer) templ.Component {
+func peerRow(p *engine.Peer) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -700,7 +700,7 @@ func peerRow(p engine.Peer) templ.Component {
 	})
 }
 
-func peersTable(f frame, p tablePage, rows []engine.Peer) templ.Component {
+func peersTable(f frame, p tablePage, rows []*engine.Peer) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -769,7 +769,7 @@ func peersTable(f frame, p tablePage, rows []engine.Peer) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = peerRow(engine.Peer{}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = peerRow(&engine.Peer{}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -927,7 +927,7 @@ func gauge(value, most int) templ.Component {
 	})
 }
 
-func connRow(c engine.Conn) templ.Component {
+func connRow(c *engine.Conn) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -1210,7 +1210,7 @@ func connRow(c engine.Conn) templ.Component {
 	})
 }
 
-func connsTable(f frame, p tablePage, rows []engine.Conn) templ.Component {
+func connsTable(f frame, p tablePage, rows []*engine.Conn) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -1279,7 +1279,7 @@ func connsTable(f frame, p tablePage, rows []engine.Conn) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = connRow(engine.Conn{}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = connRow(&engine.Conn{}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1323,7 +1323,7 @@ var poolColumns = []column{
 	{"failed_pools", "Lost", "Pools of a device that is gone"}, {"next_retry_at", "Next try", "When it may try to grow again"},
 }
 
-func poolRow(p engine.Pool) templ.Component {
+func poolRow(p *engine.Pool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -1538,7 +1538,7 @@ func poolRow(p engine.Pool) templ.Component {
 	})
 }
 
-func poolsTable(f frame, p tablePage, rows []engine.Pool) templ.Component {
+func poolsTable(f frame, p tablePage, rows []*engine.Pool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -1607,7 +1607,7 @@ func poolsTable(f frame, p tablePage, rows []engine.Pool) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = poolRow(engine.Pool{}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = poolRow(&engine.Pool{}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -2384,8 +2384,8 @@ func overview(f frame, s *engine.Snapshot, o live.Overview, worst []engine.Peer,
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			for _, x := range worst {
-				templ_7745c5c3_Err = peerRow(x).Render(ctx, templ_7745c5c3_Buffer)
+			for i := range worst {
+				templ_7745c5c3_Err = peerRow(&worst[i]).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -2977,8 +2977,8 @@ func peerDetail(f frame, p engine.Peer, ours engine.Net, conns []engine.Conn, ev
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			for _, c := range conns {
-				templ_7745c5c3_Err = connRow(c).Render(ctx, templ_7745c5c3_Buffer)
+			for i := range conns {
+				templ_7745c5c3_Err = connRow(&conns[i]).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
