@@ -340,15 +340,6 @@ func (s *server) live(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// eventRows is the view events of the live socket.
-func (s *server) eventRows(ctx context.Context, q live.Query) (live.Page, error) {
-	list, err := s.app.Events(ctx, app.EventFilter{Limit: live.MaxRows})
-	if err != nil {
-		return live.Page{}, err
-	}
-	return live.SelectRows(list, q)
-}
-
 // openapi describes the API from the table of routes.
 func (s *server) openapi(w http.ResponseWriter, _ *http.Request) error {
 	paths := make(map[string]map[string]any)

@@ -70,29 +70,31 @@ func (s *server) back(w http.ResponseWriter, r *http.Request, path, said string)
 
 func (s *server) overviewPage(w http.ResponseWriter, r *http.Request) error {
 	snap := s.app.Snapshot()
-	events, err := s.app.Events(r.Context(), app.EventFilter{Limit: 12})
+	frame := s.frames.Of(snap)
+	o := overviewData{Snap: snap, Sum: live.Summarize(snap), Findings: s.app.Findings(), Troubles: live.Troubles(snap)}
+	shown := min(worstRows*2, len(o.Troubles))
+	o.Troubles, o.More = o.Troubles[:shown], len(o.Troubles)-shown
+	for _, t := range worstTables {
+		p, err := frame.Select(live.Query{View: "peers", Filter: t.Filter, Sort: t.Sort, Limit: worstRows})
+		if err != nil {
+			return err
+		}
+		for _, row := range p.Rows {
+			t.Rows = append(t.Rows, live.As[engine.Peer](row))
+		}
+		o.Worst = append(o.Worst, t)
+	}
+	var err error
+	if o.Events, err = s.app.Events(r.Context(), app.EventFilter{Limit: 12}); err != nil {
+		return err
+	}
+	h, err := s.app.Tuning().History(r.Context(), tuning.HistoryFilter{Limit: 6})
 	if err != nil {
 		return err
 	}
-	s.render(w, r, http.StatusOK, overview(s.frame(r, "Overview"), snap, live.Summarize(snap), worst(snap.Peers), events, s.app.Findings()))
+	o.Changes = h.Changes[:min(6, len(h.Changes))]
+	s.render(w, r, http.StatusOK, overview(s.frame(r, "Overview"), o))
 	return nil
-}
-
-// worst are the peers that an operator should look at first.
-func worst(peers []engine.Peer) []engine.Peer {
-	score := func(p *engine.Peer) int {
-		n := p.TxQueued*10 + int(p.Reconnects)
-		if p.State != "connected" {
-			n += 1000
-		}
-		if p.AvailableCredits < 0 {
-			n -= p.AvailableCredits * 10
-		}
-		return n
-	}
-	list := slices.Clone(peers)
-	slices.SortStableFunc(list, func(a, b engine.Peer) int { return cmp.Compare(score(&b), score(&a)) })
-	return list[:min(6, len(list))]
 }
 
 // defaultLimit is how many rows a page shows that was not asked for a number.

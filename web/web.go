@@ -90,6 +90,7 @@ type server struct {
 	cross   *http.CrossOriginProtection
 	metrics *meter
 	frames  live.Frames
+	recent  recentEvents
 	sealKey []byte // of seal
 }
 

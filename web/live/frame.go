@@ -70,8 +70,10 @@ func (f *Frame) view(name string) (*view, error) {
 		list = f.snap.Schedulers
 	case "overview":
 		list = []Overview{Summarize(f.snap)}
+	case "troubles":
+		list = Troubles(f.snap)
 	default:
-		return nil, wrong("unknown view %q; known: peers, conns, pools, nets, devices, schedulers, overview, events", name)
+		return nil, wrong("unknown view %q; known: peers, conns, pools, nets, devices, schedulers, overview, troubles, events", name)
 	}
 	v := newView(list)
 	f.views[name] = v

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"reflect"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -208,4 +209,44 @@ func FuzzFilter(f *testing.F) {
 			t.Fatalf("%q selects %d of 3", s, p.Total)
 		}
 	})
+}
+
+func TestTroublesSayWhatWhoAndWhy(t *testing.T) {
+	at := int64(1000)
+	s := &engine.Snapshot{
+		Nets:    []engine.Net{{ID: "10.0.0.1@o2ib", Status: "up"}, {ID: "10.1.0.1@o2ib1", Status: "down"}},
+		Devices: []engine.Device{{ID: "mlx5_0", Name: "mlx5_0", State: "down", Interface: "ib0"}},
+		Peers: []engine.Peer{
+			{ID: "a", NID: nid(t, "10.0.0.2@o2ib"), State: "connected", AvailableCredits: -3, MinCredits: -9},
+			{ID: "b", NID: nid(t, "10.0.0.3@o2ib"), State: "down", Error: "timed out", ErrorAt: &at},
+			{ID: "c", NID: nid(t, "10.0.0.4@o2ib"), State: "reconnecting", TxQueued: 7},
+			{ID: "d", NID: nid(t, "10.0.0.5@o2ib"), State: "connected"},
+		},
+		Conns: []engine.Conn{{ID: "1", Peer: "a", State: "established", QueueDepth: 8, TxQueue: 5}, {ID: "2", Peer: "d", State: "established", Credits: 8, QueueDepth: 8}},
+		Pools: []engine.Pool{{ID: "tx", NextRetryAt: &at, GrowFailed: 2, Used: 5, Size: 5}},
+	}
+	want := []struct{ severity, id, text string }{
+		{"error", "NI 10.1.0.1@o2ib1", "is down"}, {"error", "device mlx5_0", "port down on ib0"}, {"error", "peer b", "timed out"},
+		{"warning", "peer a", "3 messages wait for an LNet credit (at worst 9)"}, {"warning", "peer c", "is reconnecting, 7 messages wait"},
+		{"warning", "connection 1", "no credits (0 of 8)"}, {"warning", "pool tx", "could not grow (2 times); 5 of 5"},
+	}
+	got := Troubles(s)
+	if len(got) != len(want) {
+		t.Fatalf("%+v", got)
+	}
+	for i, w := range want {
+		if g := got[i]; g.Severity != w.severity || g.ID != w.id || !strings.Contains(g.Text, w.text) {
+			t.Errorf("%d: %+v, wanted %+v", i, g, w)
+		}
+	}
+	if got[2].SinceAt != &at {
+		t.Error("since when the peer is down is not told")
+	}
+	if o := Summarize(s); o.Verdict != "error" || o.Summary != "Not all is well: 1 of 2 NIs up, 2 of 4 peers connected, 1 down, 12 messages wait." {
+		t.Errorf("%s: %s", o.Verdict, o.Summary)
+	}
+	s.Nets, s.Devices, s.Conns, s.Pools, s.Peers = s.Nets[:1], nil, s.Conns[1:], nil, s.Peers[3:]
+	if o := Summarize(s); o.Verdict != "well" {
+		t.Errorf("%s: %s", o.Verdict, o.Summary)
+	}
 }

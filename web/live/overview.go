@@ -1,6 +1,10 @@
 package live
 
-import "o2ibd/engine"
+import (
+	"fmt"
+
+	"o2ibd/engine"
+)
 
 // Overview is the only row of the view overview.
 type Overview struct {
@@ -30,6 +34,8 @@ type Overview struct {
 	ResponseLate  uint64 `json:"response_timeout_count"`
 	MsgsAlloc     uint64 `json:"msgs_alloc"`
 	Establishings int    `json:"conns_in_set_up"`
+	Verdict       string `json:"verdict"` // well, warning, error
+	Summary       string `json:"summary"` // the verdict in words
 }
 
 // Summarize makes the overview of a snapshot.
@@ -72,5 +78,30 @@ func Summarize(s *engine.Snapshot) Overview {
 		o.PoolSize += s.Pools[i].Size
 		o.PoolUsed += s.Pools[i].Used
 	}
+	o.Verdict, o.Summary = verdict(&o, s)
 	return o
+}
+
+// verdict answers the first question: is the fabric well?
+func verdict(o *Overview, s *engine.Snapshot) (verdict, summary string) {
+	worst := "well"
+	for _, t := range Troubles(s) {
+		if worst = t.Severity; worst == "error" {
+			break // errors come first
+		}
+	}
+	switch {
+	case o.Nets == 0:
+		return "warning", "No NI: this node is on no o2ib network."
+	case worst == "well":
+		return worst, fmt.Sprintf("The fabric is well: %d of %d NIs up, %d of %d peers connected.", o.NetsUp, o.Nets, o.PeersUp, o.Peers)
+	}
+	text := fmt.Sprintf("%d of %d NIs up, %d of %d peers connected", o.NetsUp, o.Nets, o.PeersUp, o.Peers)
+	if o.PeersDown > 0 {
+		text += fmt.Sprintf(", %d down", o.PeersDown)
+	}
+	if o.TxQueued > 0 {
+		text += fmt.Sprintf(", %d messages wait", o.TxQueued)
+	}
+	return worst, "Not all is well: " + text + "."
 }

@@ -1,14 +1,14 @@
+import { local } from "./format";
 import { live } from "./live";
 
 // Times in the reader's zone; the title keeps UTC.
 function localTimes(): void {
   for (const t of document.querySelectorAll<HTMLTimeElement>("time:not(.ago)")) {
-    const d = new Date(t.dateTime);
-    t.textContent = d.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+    t.textContent = local(Date.parse(t.dateTime));
   }
 }
 
-// Keys: / to the filter, g and a letter to a page, ? to the list of keys.
+// Keys: / to the filter, g and a letter to a page, ? shows the keys.
 function keys(): void {
   let go = false;
   document.addEventListener("keydown", (e) => {
@@ -32,7 +32,7 @@ function keys(): void {
     } else if (e.key === "g") {
       go = true;
     } else if (e.key === "?") {
-      location.href = "/about";
+      document.querySelector<HTMLDialogElement>("#keys")?.showModal();
     }
   });
 }
