@@ -27,6 +27,8 @@ func (s *server) asset(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
 	case ".css":
 		w.Header().Set("Content-Type", "text/css; charset=utf-8")
+	case ".txt":
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	case ".svg":
 		w.Header().Set("Content-Type", "image/svg+xml")
 	}
@@ -38,7 +40,7 @@ func (s *server) asset(w http.ResponseWriter, r *http.Request) error {
 // built are the files of dist with a version in their address; a file that was not built is "".
 var built = func() map[string]string {
 	m := make(map[string]string)
-	for _, name := range []string{"app.js", "app.css", "icon.svg"} {
+	for _, name := range []string{"app.js", "app.css", "icon.svg", "uplot-licence.txt"} {
 		if b, err := dist.ReadFile("assets/dist/" + name); err == nil {
 			sum := sha256.Sum256(b)
 			m[name] = "/assets/" + name + "?v=" + hex.EncodeToString(sum[:6])

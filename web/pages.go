@@ -71,7 +71,7 @@ func (s *server) back(w http.ResponseWriter, r *http.Request, path, said string)
 func (s *server) overviewPage(w http.ResponseWriter, r *http.Request) error {
 	snap := s.app.Snapshot()
 	frame := s.frames.Of(snap)
-	o := overviewData{Snap: snap, Sum: live.Summarize(snap), Findings: s.app.Findings(), Troubles: live.Troubles(snap)}
+	o := overviewData{Snap: snap, Sum: live.Summarize(snap), Findings: s.app.Findings(), Range: rangeOf(r.FormValue("range")), Troubles: live.Troubles(snap)}
 	shown := min(worstRows*2, len(o.Troubles))
 	o.Troubles, o.More = o.Troubles[:shown], len(o.Troubles)-shown
 	for _, t := range worstTables {
@@ -140,7 +140,7 @@ func (s *server) connsPage(w http.ResponseWriter, r *http.Request) error {
 
 func (s *server) poolsPage(w http.ResponseWriter, r *http.Request) error {
 	p, rows := table[engine.Pool](s, r, "pools")
-	s.render(w, r, tableStatus(p), poolsTable(s.frame(r, "Pools"), p, rows))
+	s.render(w, r, tableStatus(p), poolsTable(s.frame(r, "Pools"), p, rows, poolCharts(s.app.Snapshot().Pools), rangeOf(r.FormValue("range"))))
 	return nil
 }
 
@@ -184,7 +184,17 @@ func (s *server) peerPage(w http.ResponseWriter, r *http.Request) error {
 			ours = n
 		}
 	}
-	s.render(w, r, http.StatusOK, peerDetail(s.frame(r, p.NID.String()), p, ours, conns, events))
+	d := peerData{Peer: p, Ours: ours, Conns: conns, Events: events, Range: rangeOf(r.FormValue("range")), Charts: peerCharts(p.ID)}
+	if with := strings.TrimSpace(r.FormValue("with")); with != "" {
+		d.With = with
+		k := slices.IndexFunc(snap.Peers, func(x engine.Peer) bool { return x.ID == with || x.NID.String() == with })
+		if k < 0 {
+			d.WithError = "No peer " + clip(with) + " is known: give the NID of another peer of this node."
+		} else {
+			d.Charts = peerCharts(p.ID, snap.Peers[k].ID)
+		}
+	}
+	s.render(w, r, http.StatusOK, peerDetail(s.frame(r, p.NID.String()), d))
 	return nil
 }
 

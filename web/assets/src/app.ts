@@ -1,3 +1,4 @@
+import { charts } from "./charts";
 import { local } from "./format";
 import { live } from "./live";
 
@@ -46,3 +47,4 @@ localTimes();
 keys();
 bundles();
 live();
+charts();
