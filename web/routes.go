@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"o2ibd/app"
+	"o2ibd/app/tuning"
+	"o2ibd/engine"
 )
 
 // route is one thing that can be asked for, and the least role that may.
@@ -14,6 +16,7 @@ type route struct {
 	role            app.Role // "": everybody
 	handle          func(http.ResponseWriter, *http.Request) error
 	summary         string // of API routes, for the OpenAPI document
+	doc             doc    // what such a route takes and answers
 }
 
 const (
@@ -27,65 +30,65 @@ const (
 func (s *server) routes() []route {
 	get, post, patch, del := http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
 	return []route{
-		{get, "/healthz", anyone, s.healthz, "alive"},
-		{get, "/readyz", anyone, s.readyz, "ready to serve"},
-		{get, "/metrics", anyone, s.metricsText, "Prometheus metrics"},
-		{get, "/assets/{file}", anyone, s.asset, ""},
+		{get, "/healthz", anyone, s.healthz, "alive", doc{media: "text/plain"}},
+		{get, "/readyz", anyone, s.readyz, "ready to serve", doc{media: "text/plain"}},
+		{get, "/metrics", anyone, s.metricsText, "Prometheus metrics", doc{media: "text/plain"}},
+		{get, "/assets/{file}", anyone, s.asset, "", doc{}},
 
-		{get, "/sign-in", anyone, s.signInPage, ""},
-		{post, "/sign-in", anyone, s.signIn, ""},
-		{get, "/sign-in/link", anyone, s.linkPage, ""},
-		{post, "/sign-in/link", anyone, s.useLink, ""},
-		{post, "/sign-out", viewer, s.signOut, ""},
-		{get, "/account", viewer, s.accountPage, ""},
-		{post, "/account", viewer, s.changeOwnPassword, ""},
+		{get, "/sign-in", anyone, s.signInPage, "", doc{}},
+		{post, "/sign-in", anyone, s.signIn, "", doc{}},
+		{get, "/sign-in/link", anyone, s.linkPage, "", doc{}},
+		{post, "/sign-in/link", anyone, s.useLink, "", doc{}},
+		{post, "/sign-out", viewer, s.signOut, "", doc{}},
+		{get, "/account", viewer, s.accountPage, "", doc{}},
+		{post, "/account", viewer, s.changeOwnPassword, "", doc{}},
 
-		{get, "/", viewer, s.overviewPage, ""},
-		{get, "/peers", viewer, s.peersPage, ""},
-		{get, "/peers/{id}", viewer, s.peerPage, ""},
-		{get, "/conns", viewer, s.connsPage, ""},
-		{get, "/pools", viewer, s.poolsPage, ""},
-		{get, "/devices", viewer, s.devicesPage, ""},
-		{get, "/events", viewer, s.eventsPage, ""},
-		{get, "/tunables", viewer, s.tunablesPage, ""},
-		{post, "/tunables", operator, s.changeTunables, ""},
-		{get, "/tunables/history", viewer, s.historyPage, ""},
-		{get, "/ping", operator, s.pingPage, ""},
-		{post, "/ping", operator, s.pingForm, ""},
-		{get, "/bundles", operator, s.bundlesPage, ""},
-		{post, "/bundles", operator, s.createBundleForm, ""},
-		{post, "/bundles/{id}/delete", operator, s.deleteBundleForm, ""},
-		{post, "/demo/{index}/{action}", operator, s.demoForm, ""},
-		{get, "/accounts", admin, s.accountsPage, ""},
-		{post, "/accounts", admin, s.accountsForm, ""},
-		{get, "/audit", admin, s.auditPage, ""},
-		{get, "/about", viewer, s.aboutPage, ""},
+		{get, "/", viewer, s.overviewPage, "", doc{}},
+		{get, "/peers", viewer, s.peersPage, "", doc{}},
+		{get, "/peers/{id}", viewer, s.peerPage, "", doc{}},
+		{get, "/conns", viewer, s.connsPage, "", doc{}},
+		{get, "/pools", viewer, s.poolsPage, "", doc{}},
+		{get, "/devices", viewer, s.devicesPage, "", doc{}},
+		{get, "/events", viewer, s.eventsPage, "", doc{}},
+		{get, "/tunables", viewer, s.tunablesPage, "", doc{}},
+		{post, "/tunables", operator, s.changeTunables, "", doc{}},
+		{get, "/tunables/history", viewer, s.historyPage, "", doc{}},
+		{get, "/ping", operator, s.pingPage, "", doc{}},
+		{post, "/ping", operator, s.pingForm, "", doc{}},
+		{get, "/bundles", operator, s.bundlesPage, "", doc{}},
+		{post, "/bundles", operator, s.createBundleForm, "", doc{}},
+		{post, "/bundles/{id}/delete", operator, s.deleteBundleForm, "", doc{}},
+		{post, "/demo/{index}/{action}", operator, s.demoForm, "", doc{}},
+		{get, "/accounts", admin, s.accountsPage, "", doc{}},
+		{post, "/accounts", admin, s.accountsForm, "", doc{}},
+		{get, "/audit", admin, s.auditPage, "", doc{}},
+		{get, "/about", viewer, s.aboutPage, "", doc{}},
 
-		{get, "/api/v1/openapi.json", anyone, s.openapi, "this document"},
-		{get, "/api/v1/snapshot", viewer, s.apiSnapshot, "everything once"},
-		{get, "/api/v1/nets", viewer, s.apiRows("nets"), "NIs; filter, sort, offset, limit"},
-		{get, "/api/v1/devices", viewer, s.apiRows("devices"), "HCAs; filter, sort, offset, limit"},
-		{get, "/api/v1/peers", viewer, s.apiRows("peers"), "peers; filter, sort, offset, limit"},
-		{get, "/api/v1/conns", viewer, s.apiRows("conns"), "connections; filter, sort, offset, limit"},
-		{get, "/api/v1/pools", viewer, s.apiRows("pools"), "pools; filter, sort, offset, limit"},
-		{get, "/api/v1/tunables", viewer, s.apiTunables, "tunables, with an entity tag"},
-		{patch, "/api/v1/tunables", operator, s.apiPatchTunables, "change tunables, all or nothing"},
-		{get, "/api/v1/tunables/history", viewer, s.apiHistory, "changes of tunables"},
-		{post, "/api/v1/ping", operator, s.apiPing, "LNet ping"},
-		{get, "/api/v1/bundles", operator, s.apiBundles, "diagnostic bundles"},
-		{post, "/api/v1/bundles", operator, s.apiCreateBundle, "make a diagnostic bundle"},
-		{get, "/api/v1/bundles/{id}", operator, s.apiBundle, "state of a bundle"},
-		{get, "/api/v1/bundles/{id}/download", operator, s.downloadBundle, "the bundle's zip"},
-		{del, "/api/v1/bundles/{id}", operator, s.apiDeleteBundle, "delete a bundle"},
-		{get, "/api/v1/events", viewer, s.apiEvents, "what happened"},
-		{get, "/api/v1/audit", admin, s.apiAudit, "who did what"},
-		{get, "/api/v1/live", viewer, s.live, "the live WebSocket, subprotocol o2ibd.live.v1"},
-		{get, "/api/v1/users", admin, s.apiUsers, "accounts"},
-		{post, "/api/v1/users", admin, s.apiAddUser, "add an account"},
-		{patch, "/api/v1/users/{name}", admin, s.apiChangeUser, "change an account's password or role"},
-		{del, "/api/v1/users/{name}", admin, s.apiRemoveUser, "remove an account"},
-		{post, "/api/v1/users/{name}/links", admin, s.apiLink, "a one-time sign-in link"},
-		{post, "/api/v1/users/{name}/tokens", admin, s.apiToken, "a bearer token"},
+		{get, "/api/v1/openapi.json", anyone, s.openapi, "this document", doc{answer: map[string]any(nil)}},
+		{get, "/api/v1/snapshot", viewer, s.apiSnapshot, "everything once", doc{answer: engine.Snapshot{}}},
+		{get, "/api/v1/nets", viewer, s.apiRows("nets"), "NIs; filter, sort, offset, limit", doc{query: rowsQuery, answer: app.Rows[engine.Net]{}}},
+		{get, "/api/v1/devices", viewer, s.apiRows("devices"), "HCAs; filter, sort, offset, limit", doc{query: rowsQuery, answer: app.Rows[engine.Device]{}}},
+		{get, "/api/v1/peers", viewer, s.apiRows("peers"), "peers; filter, sort, offset, limit", doc{query: rowsQuery, answer: app.Rows[engine.Peer]{}}},
+		{get, "/api/v1/conns", viewer, s.apiRows("conns"), "connections; filter, sort, offset, limit", doc{query: rowsQuery, answer: app.Rows[engine.Conn]{}}},
+		{get, "/api/v1/pools", viewer, s.apiRows("pools"), "pools; filter, sort, offset, limit", doc{query: rowsQuery, answer: app.Rows[engine.Pool]{}}},
+		{get, "/api/v1/tunables", viewer, s.apiTunables, "tunables, with an entity tag", doc{query: []string{"scope"}, answer: tuning.Table{}}},
+		{patch, "/api/v1/tunables", operator, s.apiPatchTunables, "change tunables, all or nothing; If-Match is honoured", doc{body: tuning.Patch{}, answer: tuning.Result{}}},
+		{get, "/api/v1/tunables/history", viewer, s.apiHistory, "changes of tunables, newest first", doc{query: []string{"name", "scope", "who", "change", "before", "limit"}, answer: tuning.History{}}},
+		{post, "/api/v1/ping", operator, s.apiPing, "LNet ping", doc{body: app.PingRequest{}, answer: app.PingResult{}}},
+		{get, "/api/v1/bundles", operator, s.apiBundles, "diagnostic bundles", doc{answer: app.BundleList{}}},
+		{post, "/api/v1/bundles", operator, s.apiCreateBundle, "make a diagnostic bundle", doc{body: app.BundleRequest{}, status: http.StatusAccepted, answer: app.Bundle{}}},
+		{get, "/api/v1/bundles/{id}", operator, s.apiBundle, "state of a bundle", doc{answer: app.Bundle{}}},
+		{get, "/api/v1/bundles/{id}/download", operator, s.downloadBundle, "the bundle's zip", doc{media: "application/zip"}},
+		{del, "/api/v1/bundles/{id}", operator, s.apiDeleteBundle, "delete a bundle", doc{status: http.StatusNoContent}},
+		{get, "/api/v1/events", viewer, s.apiEvents, "what happened", doc{query: []string{"kind", "severity", "peer", "text", "since", "before", "limit"}, answer: EventList{}}},
+		{get, "/api/v1/audit", admin, s.apiAudit, "who did what", doc{query: []string{"name", "action", "limit"}, answer: AuditList{}}},
+		{get, "/api/v1/live", viewer, s.live, "the live WebSocket, subprotocol o2ibd.live.v1", doc{status: http.StatusSwitchingProtocols}},
+		{get, "/api/v1/users", admin, s.apiUsers, "accounts", doc{answer: app.UserList{}}},
+		{post, "/api/v1/users", admin, s.apiAddUser, "add an account", doc{body: app.NewUser{}, status: http.StatusCreated, answer: UserName{}}},
+		{patch, "/api/v1/users/{name}", admin, s.apiChangeUser, "change an account's password or role", doc{body: app.UserChange{}, status: http.StatusNoContent}},
+		{del, "/api/v1/users/{name}", admin, s.apiRemoveUser, "remove an account", doc{status: http.StatusNoContent}},
+		{post, "/api/v1/users/{name}/links", admin, s.apiLink, "a one-time sign-in link", doc{status: http.StatusCreated, answer: app.Link{}}},
+		{post, "/api/v1/users/{name}/tokens", admin, s.apiToken, "a bearer token", doc{body: app.TokenRequest{}, status: http.StatusCreated, answer: app.TokenSecret{}}},
 	}
 }
 
