@@ -39,6 +39,7 @@ func main() {
 	rounds := flag.Int("rounds", 3, "measurements of each kind, in turn; the best counts")
 	flag.Parse()
 	d := time.Duration(*seconds * float64(time.Second))
+	viewers(d)
 
 	target, source := node("127.0.0.41"), node("127.0.0.42")
 	var tcp, put, get result

@@ -1,7 +1,9 @@
 package web
 
 import (
+	"bytes"
 	"cmp"
+	"compress/gzip"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -54,10 +56,23 @@ func (s *server) seal(said string) string {
 // may says whether the one who looks has a role.
 func (f frame) may(role app.Role) bool { return f.In && f.Who.Role.Allows(role) }
 
+// render sends a page whole. What answers a read is compressed; what answers a form may show a secret
+// beside what was typed, and is not.
 func (s *server) render(w http.ResponseWriter, r *http.Request, status int, c templ.Component) {
+	var page bytes.Buffer
+	if err := c.Render(r.Context(), &page); err != nil {
+		s.log.Error("a page was not made", "path", r.URL.Path, "err", err)
+		status = http.StatusInternalServerError
+	}
+	b := page.Bytes()
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Vary", "Accept-Encoding")
+	if r.Method == http.MethodGet && takesGzip(r) {
+		w.Header().Set("Content-Encoding", "gzip")
+		b = compress(b, gzip.BestSpeed)
+	}
 	w.WriteHeader(status)
-	if err := c.Render(r.Context(), w); err != nil {
+	if _, err := w.Write(b); err != nil {
 		s.log.Debug("a page was not sent whole", "path", r.URL.Path, "err", err)
 	}
 }
@@ -98,7 +113,7 @@ func (s *server) overviewPage(w http.ResponseWriter, r *http.Request) error {
 }
 
 // defaultLimit is how many rows a page shows that was not asked for a number.
-const defaultLimit = 200
+const defaultLimit = 100
 
 // tablePage is a page with one live table.
 type tablePage struct {

@@ -250,3 +250,44 @@ func TestTroublesSayWhatWhoAndWhy(t *testing.T) {
 		t.Errorf("%s: %s", o.Verdict, o.Summary)
 	}
 }
+
+func peers(n, tick int) *engine.Snapshot {
+	s := &engine.Snapshot{}
+	for i := range n {
+		p := engine.Peer{ID: fmt.Sprint(i), NID: wire.MakeNID(wire.NetO2IB, uint32(i)), State: "connected", TxQueued: i % 7}
+		if i%10 == 0 {
+			p.SendCount = uint64(tick)
+		}
+		s.Peers = append(s.Peers, p)
+	}
+	return s
+}
+
+func BenchmarkSelect10000(b *testing.B) {
+	s := peers(10000, 0)
+	for b.Loop() {
+		if _, err := Select(s, Query{View: "peers", Filter: "tx_queued>3", Sort: "-tx_queued"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkPatch is what one viewer of 100 rows costs at each tick, where others look at the same.
+func BenchmarkPatch(b *testing.B) {
+	q := Query{View: "peers", Filter: "tx_queued<5", Sort: "-tx_queued", Limit: 100}
+	old, next := NewFrame(peers(10000, 0)), NewFrame(peers(10000, 1))
+	shown, err := old.Select(q)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var buf []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		page, err := next.Select(q)
+		if err != nil {
+			b.Fatal(err)
+		}
+		buf, _ = appendPatch(buf[:0], "p", 2, shown, page)
+	}
+	b.ReportMetric(float64(len(buf)), "B/frame")
+}

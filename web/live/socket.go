@@ -76,7 +76,7 @@ type subscription struct {
 
 // Serve runs the protocol on an upgraded request until either side ends it.
 func Serve(w http.ResponseWriter, r *http.Request, src Source) {
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}})
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, CompressionMode: websocket.CompressionNoContextTakeover})
 	if err != nil {
 		src.Protest("the live socket was not opened: " + err.Error())
 		return
