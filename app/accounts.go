@@ -389,14 +389,16 @@ func mapError(err error) error {
 
 // outcome sorts an error for the audit log.
 func outcome(err error) string {
-	for _, refused := range []error{ErrNotFound, ErrExists, ErrInvalid, ErrConflict, ErrCredentials, ErrForbidden} {
+	for _, refused := range []error{ErrNotFound, ErrExists, ErrInvalid, ErrConflict, ErrCredentials, ErrForbidden, ErrTooMany,
+		tuning.ErrNothing, tuning.ErrInvalid, tuning.ErrNoChange, tuning.ErrNotApplied, tuning.ErrClock} {
 		if errors.Is(err, refused) {
 			return OutcomeRefused
 		}
 	}
 	var invalid *tuning.InvalidError
 	var conflict *tuning.ConflictError
-	if errors.As(err, &invalid) || errors.As(err, &conflict) || errors.Is(err, tuning.ErrNothing) || errors.Is(err, tuning.ErrNotBuilt) {
+	var pending *tuning.PendingError
+	if errors.As(err, &invalid) || errors.As(err, &conflict) || errors.As(err, &pending) {
 		return OutcomeRefused
 	}
 	return OutcomeFailed

@@ -19,6 +19,7 @@ var (
 	ErrUnreachable = errors.New("no answer")           // a ping that nobody answered
 	ErrNoEngine    = errors.New("no network is up")    // nothing to ping from
 	ErrForbidden   = errors.New("role does not allow") // the actor's role is too low
+	ErrTooMany     = errors.New("too many attempts")   // to sign in; how long to wait is in the text
 )
 
 // Role is what an account may do. Each role may do what the ones before it may.
@@ -65,8 +66,10 @@ type Info struct {
 	Listen    string     `json:"listen"` // as bound
 	URL       string     `json:"url"`    // of the page
 	StartedAt int64      `json:"started_at"`
-	Provider  string     `json:"provider"`  // in use, "" without a network
-	Providers []string   `json:"providers"` // built in
+	Provider  string     `json:"provider"` // in use, "" without a network
+	// CertFingerprint is "SHA-256 AB:CD:…" of a certificate that the appliance made itself, else "".
+	CertFingerprint string   `json:"cert_fingerprint"`
+	Providers       []string `json:"providers"` // built in
 }
 
 // States of a demo node.
@@ -132,6 +135,7 @@ type EventFilter struct {
 	Text     string // part of the text
 	SinceID  int64  // only events with a greater ID
 	BeforeID int64  // only events with a smaller ID, for paging back
+	From, To int64  // happened at From or later, before To, ms since the epoch; 0: no bound
 	Limit    int    // 0: 100; at most 1000
 }
 
@@ -144,6 +148,8 @@ type AuditEntry struct {
 	Target  string `json:"target"`  // what it was done to
 	Outcome string `json:"outcome"` // done, refused, failed
 	Text    string `json:"text"`
+	Before  string `json:"before"` // what it was, "" where there was nothing or it is a secret
+	After   string `json:"after"`
 }
 
 // AuditFilter selects audit entries, newest first.

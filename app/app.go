@@ -3,8 +3,8 @@
 // nothing else of the house but package engine.
 //
 // An App is opened, runs once, and is closed. Its goroutines are the ticker (one snapshot a tick, shared by
-// all readers), the event log (the only writer of events), the one that keeps the engine up, one a bundle
-// in the making, and those of the demo and the HTTP servers; Run waits for all of them. What operators do
+// all readers), the event log (the only writer of events), the one that rolls back what nobody confirms, the
+// sampler of metrics, the one that keeps the engine up, one a bundle in the making, and those of the demo and the HTTP servers; Run waits for all of them. What operators do
 // goes through methods that take an Actor, check its role and leave an audit entry.
 package app
 
@@ -19,7 +19,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -124,6 +123,7 @@ func Open(ctx context.Context, o Options) (_ *App, err error) {
 	}
 	a.tuning, err = tuning.New(ctx, tuning.Options{
 		Store: a.db, Applier: tuning.ApplierFunc(a.retune), File: base, Now: time.Now, IDs: rand.Reader,
+		Facts: a.facts, RolledBack: a.rolledBack,
 	})
 	if err != nil {
 		return nil, err
@@ -203,6 +203,9 @@ func (a *App) tellStart() {
 	for _, r := range a.tuning.Interrupted() {
 		a.events.say("tunables", SeverityWarning, "change %s by %s was cut off by the end of the appliance; the values before it are in force", r.ChangeID, r.Who)
 	}
+	if r := a.tuning.Late(); r != nil {
+		a.rolledBack(*r, nil)
+	}
 }
 
 // Run starts the engine, serves until ctx ends or a listener fails, and stops everything within a bounded
@@ -214,6 +217,7 @@ func (a *App) Run(ctx context.Context, h Handlers) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { a.ticker.run(ctx) })
+	wg.Go(func() { a.tuning.Run(ctx) })
 
 	failed := make(chan error, 2)
 	pageServer, page := a.newServer("http", a.page, h.Page)
@@ -312,31 +316,6 @@ func (a *App) Stopping() <-chan struct{} { return a.stopping }
 
 // Config is the configuration in force; it does not change.
 func (a *App) Config() Config { return a.cfg }
-
-// Tuning shows tunables and their history. Change them by ChangeTunables.
-func (a *App) Tuning() *tuning.Service { return a.tuning }
-
-// ChangeTunables makes a change for an operator, who is filled in, and records it in the audit log too.
-// The errors are those of tuning.Service.Change, and ErrForbidden.
-func (a *App) ChangeTunables(ctx context.Context, who Actor, r tuning.Request) (tuning.Result, error) {
-	r.Who, r.How, r.From = who.Name, who.How, who.From
-	var res tuning.Result
-	err := allowed(who, RoleOperator)
-	if err == nil {
-		res, err = a.tuning.Change(ctx, r)
-	}
-	if r.DryRun && err == nil {
-		return res, nil
-	}
-	var names []string
-	for _, c := range r.Changes {
-		names = append(names, tunables.Scoped{Scope: c.Scope, Name: c.Name}.String())
-	}
-	if err == nil && res.ChangeID != "" {
-		a.events.say("tunables", SeverityInfo, "%s changed %s", who.Name, strings.Join(names, ", "))
-	}
-	return res, a.audited(ctx, who, "tunables.change", strings.Join(names, " "), err)
-}
 
 // Info is what changes rarely. It is cheap.
 func (a *App) Info() Info {

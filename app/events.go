@@ -207,7 +207,7 @@ func (a *App) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
 	for i, r := range rows {
 		list[i] = AuditEntry{
 			ID: r.ID, At: r.At, Actor: Actor{Name: r.Who, Role: Role(r.Role), How: r.How, From: r.From},
-			Action: r.Action, Target: r.Target, Outcome: r.Outcome, Text: r.Text,
+			Action: r.Action, Target: r.Target, Outcome: r.Outcome, Text: r.Text, Before: r.Before, After: r.After,
 		}
 	}
 	return list, nil
@@ -218,7 +218,7 @@ func (a *App) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
 func (a *App) Record(ctx context.Context, e AuditEntry) error {
 	_, err := a.db.AddAudit(context.WithoutCancel(ctx), store.AuditEntry{
 		At: time.Now().UnixMilli(), Who: e.Actor.Name, Role: string(e.Actor.Role), How: e.Actor.How, From: e.Actor.From,
-		Action: e.Action, Target: e.Target, Outcome: e.Outcome, Text: e.Text,
+		Action: e.Action, Target: e.Target, Outcome: e.Outcome, Text: e.Text, Before: e.Before, After: e.After,
 	})
 	return err
 }
@@ -233,12 +233,17 @@ const (
 // audited records what came of an action. Its error, or else that of the recording, is returned: nothing
 // is done that is not recorded.
 func (a *App) audited(ctx context.Context, who Actor, action, target string, err error) error {
-	e := AuditEntry{Actor: who, Action: action, Target: target, Outcome: OutcomeDone}
+	return a.auditedAs(ctx, AuditEntry{Actor: who, Action: action, Target: target}, err)
+}
+
+// auditedAs is audited with what was before and after, which counts where it was done.
+func (a *App) auditedAs(ctx context.Context, e AuditEntry, err error) error {
+	e.Outcome = OutcomeDone
 	if err != nil {
-		e.Outcome, e.Text = outcome(err), err.Error()
+		e.Outcome, e.Text, e.Before, e.After = outcome(err), err.Error(), "", ""
 	}
 	if rerr := a.Record(ctx, e); rerr != nil && err == nil {
-		return fmt.Errorf("%s %s was done, but not recorded: %w", action, target, rerr)
+		return fmt.Errorf("%s %s was done, but not recorded: %w", e.Action, e.Target, rerr)
 	}
 	return err
 }

@@ -47,7 +47,7 @@ type History struct {
 func (a *App) writeHistory(ctx context.Context, w io.Writer) error {
 	h := History{Whole: true, Changes: []store.HistoryEntry{}}
 	var chain *store.ChainError
-	switch err := a.db.VerifyHistory(ctx); {
+	switch _, err := a.db.VerifyHistory(ctx); {
 	case errors.As(err, &chain):
 		h.Whole, h.Problem = false, chain.Error()
 	case err != nil:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	sqlite3 "github.com/mattn/go-sqlite3"
 	"golang.org/x/sys/unix"
@@ -18,6 +19,8 @@ var (
 	ErrLastAdmin = errors.New("it is the last admin")
 	ErrStale     = errors.New("the values have changed meanwhile")
 	ErrDiskFull  = errors.New("disk full")
+
+	ErrUnwritable = errors.New("database not writable") // locked by another program, or read-only
 )
 
 // CorruptError says that the database file is damaged or not ours. The file was not changed.
@@ -40,6 +43,14 @@ func (e *NewerError) Error() string {
 	return fmt.Sprintf("database %s is from a newer o2ibd: schema version %d, this one knows up to %d; nothing was changed; use the newer o2ibd, or another state folder", e.Path, e.Have, e.Know)
 }
 
+// ClockError says that the clock stands before the last record of the history. Nothing was changed.
+type ClockError struct{ Now, Last int64 } // milliseconds since the epoch
+
+func (e *ClockError) Error() string {
+	text := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
+	return fmt.Sprintf("the clock stands at %s, before the last record of the tunables' history of %s; set the clock, or say that it is right now", text(e.Now), text(e.Last))
+}
+
 // LockedError says that another process has the state folder.
 type LockedError struct {
 	Dir  string
@@ -52,11 +63,12 @@ func (e *LockedError) Error() string { return e.text }
 func (s *Store) explain(what string, err error) error {
 	var corrupt *CorruptError
 	var newer *NewerError
+	var clock *ClockError
 	var sq sqlite3.Error
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &corrupt), errors.As(err, &newer), errors.Is(err, ErrNotFound), errors.Is(err, ErrExists),
+	case errors.As(err, &corrupt), errors.As(err, &newer), errors.As(err, &clock), errors.Is(err, ErrNotFound), errors.Is(err, ErrExists),
 		errors.Is(err, ErrLastAdmin), errors.Is(err, ErrStale):
 		return err
 	case errors.Is(err, sql.ErrNoRows):
@@ -71,9 +83,9 @@ func (s *Store) explain(what string, err error) error {
 		case sq.Code == sqlite3.ErrCorrupt, sq.Code == sqlite3.ErrNotADB:
 			return &CorruptError{s.path, "it is damaged (" + sq.Error() + ")"}
 		case sq.Code == sqlite3.ErrBusy, sq.Code == sqlite3.ErrLocked:
-			return fmt.Errorf("%s: database %s is locked by another program, nothing was changed; end that program", what, s.path)
+			return fmt.Errorf("%s: %w: %s is locked by another program, nothing was changed; end that program", what, ErrUnwritable, s.path)
 		case sq.Code == sqlite3.ErrReadonly, sq.Code == sqlite3.ErrCantOpen, sq.Code == sqlite3.ErrPerm:
-			return fmt.Errorf("%s: database %s is not writable (%w); change its owner or permissions", what, s.path, err)
+			return fmt.Errorf("%s: %w: %s (%w); change its owner or permissions", what, ErrUnwritable, s.path, err)
 		case sq.Code == sqlite3.ErrInterrupt:
 			return fmt.Errorf("%s: %w", what, context.Canceled)
 		}

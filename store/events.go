@@ -28,6 +28,7 @@ type EventFilter struct {
 	Text     string // a part of the text
 	SinceID  int64  // only younger ones
 	BeforeID int64  // only older ones
+	From, To int64  // happened at From or later, before To; 0: no bound
 	Limit    int    // 0: 100, at most 1000
 }
 
@@ -78,6 +79,8 @@ func (s *Store) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 		{`instr(lower(text), lower(?)) > 0`, f.Text, f.Text != ""},
 		{`id > ?`, f.SinceID, f.SinceID > 0},
 		{`id < ?`, f.BeforeID, f.BeforeID > 0},
+		{`at >= ?`, f.From, f.From != 0},
+		{`at < ?`, f.To, f.To != 0},
 	} {
 		if c.on {
 			where, args = append(where, c.cond), append(args, c.arg)

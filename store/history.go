@@ -45,7 +45,7 @@ type TunableChange struct {
 }
 
 // HistoryRecord is one record. Seq, Prev and Hash are the store's; a record after the proposal repeats
-// its Changes.
+// its Changes. Times do not run backwards from record to record, unless ClockIsRight says so.
 type HistoryRecord struct {
 	Seq      int64           `json:"seq"`
 	ChangeID string          `json:"change_id"`
@@ -56,18 +56,37 @@ type HistoryRecord struct {
 	From     string          `json:"from"` // address
 	Reason   string          `json:"reason"`
 	Changes  []TunableChange `json:"changes"`
-	Notes    []string        `json:"notes"`     // what the engine makes of the values
-	Error    string          `json:"error"`     // why it failed
-	Prev     string          `json:"prev_hash"` // hash of the record before, 64 zeros for the first
-	Hash     string          `json:"hash"`
+	Notes    []string        `json:"notes"`   // what the engine makes of the values
+	Derived  []TunableChange `json:"derived"` // values that the engine uses and that come out differently
+	Error    string          `json:"error"`   // why it failed
+	Reverts  string          `json:"reverts"` // the change that this one undoes
+	Since    bool            `json:"since"`   // and all that came after it
+	// Time that there is to confirm the change once it is applied, and when that is over: 0 where it needs no
+	// confirmation. ConfirmBy stands in the applied record alone.
+	ConfirmWithin int64 `json:"confirm_within_ms"`
+	ConfirmBy     int64 `json:"confirm_by"`
+	// ClockIsRight lets a proposal be of an earlier time than the record before it.
+	ClockIsRight bool   `json:"clock_is_right"`
+	Prev         string `json:"prev_hash"` // hash of the record before, 64 zeros for the first
+	Hash         string `json:"hash"`
 }
 
 // body is the part of a record that is stored as JSON.
 type body struct {
-	Changes []TunableChange `json:"changes"`
-	Notes   []string        `json:"notes,omitempty"`
-	Error   string          `json:"error,omitempty"`
+	Changes       []TunableChange `json:"changes"`
+	Notes         []string        `json:"notes,omitempty"`
+	Derived       []TunableChange `json:"derived,omitempty"`
+	Error         string          `json:"error,omitempty"`
+	Reverts       string          `json:"reverts,omitempty"`
+	Since         bool            `json:"since,omitempty"`
+	ConfirmWithin int64           `json:"confirm_within_ms,omitempty"`
+	ConfirmBy     int64           `json:"confirm_by,omitempty"`
+	ClockIsRight  bool            `json:"clock_is_right,omitempty"`
 }
+
+// clockSlack is how far, in ms, a clock that is being corrected may fall behind the last record: the record
+// takes that one's time then.
+const clockSlack = 2000
 
 var noHash = strings.Repeat("0", 2*sha256.Size)
 
@@ -96,7 +115,8 @@ func (s *Store) TunableValues(ctx context.Context) (values []TunableValue, revis
 	defer tx.Rollback()
 	values, err = tunableValues(ctx, tx)
 	if err == nil {
-		err = tx.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) FROM tunable_history WHERE kind IN (?, ?)`, Applied, RolledBack).Scan(&revision)
+		err = tx.QueryRowContext(ctx, `SELECT max(coalesce((SELECT max(seq) FROM tunable_history WHERE kind = ?), 0),
+			coalesce((SELECT max(seq) FROM tunable_history WHERE kind = ?), 0))`, Applied, RolledBack).Scan(&revision)
 	}
 	return values, revision, s.explain("read tunables", err)
 }
@@ -119,16 +139,19 @@ func tunableValues(ctx context.Context, tx *sql.Tx) ([]TunableValue, error) {
 }
 
 // Propose records that a change is about to be applied. It fails with ErrStale unless the Old of every
-// setting is what is in force and no other change is between its proposal and its outcome.
+// setting is what is in force and no other change waits for its outcome or for confirmation, and with
+// *ClockError where the clock stands before the last record.
 func (s *Store) Propose(ctx context.Context, r HistoryRecord) error {
 	r.Kind = Proposed
 	return s.write(ctx, "record the change", func(tx *sql.Tx) error {
-		open, err := openChanges(ctx, tx)
-		if err != nil {
+		last, err := lastChange(ctx, tx)
+		switch {
+		case err != nil:
 			return err
-		}
-		if len(open) > 0 {
-			return fmt.Errorf("change %s is not finished: %w", open[0].ChangeID, ErrStale)
+		case last.Kind == Proposed:
+			return fmt.Errorf("change %s is not finished: %w", last.ChangeID, ErrStale)
+		case last.waits():
+			return fmt.Errorf("change %s waits to be confirmed: %w", last.ChangeID, ErrStale)
 		}
 		current, err := currentValues(ctx, tx)
 		if err != nil {
@@ -143,10 +166,35 @@ func (s *Store) Propose(ctx context.Context, r HistoryRecord) error {
 	})
 }
 
+// waits says that r is the applied record of a change that has yet to be confirmed, if r is its last.
+func (r *HistoryRecord) waits() bool { return r.Kind == Applied && r.ConfirmBy != 0 }
+
+// lastChange is the newest record of the newest change: no other can be without an outcome, or wait for
+// confirmation. It is empty where there is no change.
+func lastChange(ctx context.Context, q querier) (HistoryRecord, error) {
+	r, err := scanRecord(q.QueryRowContext(ctx, `SELECT `+recordColumns+` FROM tunable_history WHERE change_id =
+		(SELECT change_id FROM tunable_history WHERE kind = ? ORDER BY seq DESC LIMIT 1) ORDER BY seq DESC LIMIT 1`, Proposed))
+	if errors.Is(err, sql.ErrNoRows) {
+		return HistoryRecord{}, nil
+	}
+	return r, err
+}
+
+// querier is a transaction or the readers.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Waiting is the applied record of the change that waits to be confirmed; ok is false where none does.
+func (s *Store) Waiting(ctx context.Context) (r HistoryRecord, ok bool, err error) {
+	r, err = lastChange(ctx, s.r)
+	return r, err == nil && r.waits(), s.explain("read history", err)
+}
+
 // Outcome records what became of a change: applied, failed or interrupted after its proposal, confirmed or
 // rolled back after it was applied. Applied stores the new values in the same transaction, rolled back the
-// old ones. Of r only ChangeID, Kind, At, Who, How, From, Reason, Notes and Error count. It returns the number
-// of the record. Where there is no such change in such a state it fails with ErrNotFound.
+// old ones. Of r all counts but Changes. It returns the number of the record. Where there is no such change
+// in such a state it fails with ErrNotFound.
 func (s *Store) Outcome(ctx context.Context, r HistoryRecord) (seq int64, err error) {
 	err = s.write(ctx, "record the outcome of change "+r.ChangeID, func(tx *sql.Tx) error {
 		return outcome(ctx, tx, &r)
@@ -199,24 +247,22 @@ func (r *HistoryRecord) leaves(c TunableChange) (value *string, changed bool) {
 	return nil, false
 }
 
-// InterruptOpen closes every change that has no outcome: the appliance ended in the middle of it. It
-// returns the records that it added.
+// InterruptOpen closes the change that has no outcome: the appliance ended in the middle of it. It returns
+// the records that it added.
 func (s *Store) InterruptOpen(ctx context.Context, at int64) (closed []HistoryRecord, err error) {
 	err = s.write(ctx, "close interrupted changes", func(tx *sql.Tx) error {
-		open, err := openChanges(ctx, tx)
-		if err != nil {
+		r, err := lastChange(ctx, tx)
+		if err != nil || r.Kind != Proposed {
 			return err
 		}
-		for _, r := range open {
-			end := HistoryRecord{
-				ChangeID: r.ChangeID, Kind: Interrupted, At: at, Who: "o2ibd", How: "system", Reason: r.Reason,
-				Changes: r.Changes, Error: "o2ibd ended before the outcome was known; the old values are in force",
-			}
-			if err := outcome(ctx, tx, &end); err != nil {
-				return err
-			}
-			closed = append(closed, end)
+		end := HistoryRecord{
+			ChangeID: r.ChangeID, Kind: Interrupted, At: at, Who: "o2ibd", How: "system", Reason: r.Reason,
+			Changes: r.Changes, Error: "o2ibd ended before the outcome was known; the old values are in force",
 		}
+		if err := outcome(ctx, tx, &end); err != nil {
+			return err
+		}
+		closed = append(closed, end)
 		return nil
 	})
 	if err != nil {
@@ -225,61 +271,52 @@ func (s *Store) InterruptOpen(ctx context.Context, at int64) (closed []HistoryRe
 	return closed, nil
 }
 
-func openChanges(ctx context.Context, tx *sql.Tx) ([]HistoryRecord, error) {
-	rows, err := tx.QueryContext(ctx, `SELECT `+recordColumns+` FROM tunable_history h WHERE kind = ?
-		AND NOT EXISTS (SELECT 1 FROM tunable_history o WHERE o.change_id = h.change_id AND o.seq > h.seq) ORDER BY seq`, Proposed)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var open []HistoryRecord
-	for rows.Next() {
-		r, err := scanRecord(rows)
-		if err != nil {
-			return nil, err
-		}
-		open = append(open, r)
-	}
-	return open, rows.Err()
-}
-
 // LastRecord is the newest record of a change, which says what became of it.
 func (s *Store) LastRecord(ctx context.Context, changeID string) (HistoryRecord, error) {
 	r, err := scanRecord(s.r.QueryRowContext(ctx, `SELECT `+recordColumns+` FROM tunable_history WHERE change_id = ? ORDER BY seq DESC LIMIT 1`, changeID))
 	return r, s.explain("read change "+clip(changeID), err)
 }
 
-// HistoryFilter selects records, newest first; zero fields select all.
+// HistoryFilter selects changes, newest first; zero fields select all.
 type HistoryFilter struct {
 	ChangeID  string
 	Name      string // of a tunable that the change sets
 	Scope     string // of a setting that the change makes
 	Who       string
-	BeforeSeq int64 // only older records, for paging back
-	Limit     int   // 0: 100, at most 1000
+	How       string // a part of it
+	Outcome   Kind   // what stands about the change now
+	Text      string // a part of the reason
+	From, To  int64  // proposed at From or later, before To; 0: no bound
+	BeforeSeq int64  // only older records, for paging back
+	Limit     int    // 0: 100, at most 1000
 }
 
 // History gives for each change that the filter selects its newest record and the proposal that began it,
 // newest proposal first.
 func (s *Store) History(ctx context.Context, f HistoryFilter) ([]HistoryEntry, error) {
 	where, args := []string{`p.kind = ?`}, []any{Proposed}
-	add := func(cond string, arg any) {
-		where, args = append(where, cond), append(args, arg)
+	for _, c := range []struct {
+		on   bool
+		cond string
+		args []any
+	}{
+		{f.ChangeID != "", `p.change_id = ?`, []any{f.ChangeID}},
+		{f.Name != "", `p.seq IN (SELECT seq FROM tunable_history_settings WHERE name = ?)`, []any{f.Name}},
+		{f.Scope != "", `EXISTS (SELECT 1 FROM json_each(p.body, '$.changes') c WHERE c.value ->> 'scope' = ?)`, []any{f.Scope}},
+		{f.Who != "", `p.who = ?`, []any{f.Who}},
+		{f.How != "", `instr(p.how, ?) > 0`, []any{f.How}},
+		{f.Outcome != "", `l.kind = ?`, []any{f.Outcome}},
+		{f.Text != "", `instr(lower(p.reason), lower(?)) > 0`, []any{f.Text}},
+		{f.From != 0, `p.at >= ?`, []any{f.From}},
+		{f.To != 0, `p.at < ?`, []any{f.To}},
+		{f.BeforeSeq > 0, `p.seq < ?`, []any{f.BeforeSeq}},
+	} {
+		if c.on {
+			where, args = append(where, c.cond), append(args, c.args...)
+		}
 	}
-	if f.ChangeID != "" {
-		add(`p.change_id = ?`, f.ChangeID)
-	}
-	if f.Name != "" {
-		add(`EXISTS (SELECT 1 FROM json_each(p.body, '$.changes') c WHERE c.value ->> 'name' = ?)`, f.Name)
-	}
-	if f.Scope != "" {
-		add(`EXISTS (SELECT 1 FROM json_each(p.body, '$.changes') c WHERE c.value ->> 'scope' = ?)`, f.Scope)
-	}
-	if f.Who != "" {
-		add(`p.who = ?`, f.Who)
-	}
-	if f.BeforeSeq > 0 {
-		add(`p.seq < ?`, f.BeforeSeq)
+	if f.Name != "" && f.Scope != "" {
+		where, args = append(where, `p.seq IN (SELECT seq FROM tunable_history_settings WHERE name = ? AND scope = ?)`), append(args, f.Name, f.Scope)
 	}
 	args = append(args, limit(f.Limit))
 	var entries []HistoryEntry
@@ -295,6 +332,38 @@ func (s *Store) History(ctx context.Context, f HistoryFilter) ([]HistoryEntry, e
 		JOIN tunable_history l ON l.seq = (SELECT max(seq) FROM tunable_history x WHERE x.change_id = p.change_id)
 		WHERE `+strings.Join(where, ` AND `)+` ORDER BY p.seq DESC LIMIT ?`, args...)
 	return entries, err
+}
+
+// ValuesAt are the values that were in force, because they were changed here, right after the record seq.
+func (s *Store) ValuesAt(ctx context.Context, seq int64) ([]TunableValue, error) {
+	var values []TunableValue
+	err := s.read(ctx, "read tunables", func(row scanner) error {
+		var v TunableValue
+		var set *string
+		var last int64
+		if err := row.Scan(&v.Scope, &v.Name, &set, &last); err != nil {
+			return err
+		}
+		if set != nil {
+			v.Value = *set
+			values = append(values, v)
+		}
+		return nil
+	}, `SELECT scope, name, value, max(seq) FROM tunable_history_settings WHERE seq <= ? AND kind IN (?, ?) GROUP BY name, scope`,
+		seq, Applied, RolledBack)
+	return values, err
+}
+
+// SeqAt is the number of the last record made at a time or before it, 0 if there was none yet.
+func (s *Store) SeqAt(ctx context.Context, at int64) (seq int64, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) FROM tunable_history WHERE at <= ?`, at).Scan(&seq)
+	return seq, s.explain("read history", err)
+}
+
+// Record is the record of a change of a kind, or ErrNotFound.
+func (s *Store) Record(ctx context.Context, changeID string, k Kind) (HistoryRecord, error) {
+	r, err := scanRecord(s.r.QueryRowContext(ctx, `SELECT `+recordColumns+` FROM tunable_history WHERE change_id = ? AND kind = ?`, changeID, k))
+	return r, s.explain("read change "+clip(changeID), err)
 }
 
 // HistoryEntry is one change: how it was proposed, and what stands about it now.
@@ -313,49 +382,69 @@ func (e *ChainError) Error() string {
 	return fmt.Sprintf("history of tunables is not as it was written: record %d: %s", e.Seq, e.Problem)
 }
 
-// VerifyHistory checks the whole history: hashes, order, that no record is missing at the end, and that
-// the values in force are those that it leads to. What is wrong comes as a *ChainError.
-func (s *Store) VerifyHistory(ctx context.Context) error {
+// VerifyHistory checks the whole history: hashes, order, that no record is missing at the end, that the
+// values in force are those that it leads to, and what is derived from it. It gives the number of records;
+// what is wrong comes as a *ChainError.
+func (s *Store) VerifyHistory(ctx context.Context) (records int64, err error) {
 	tx, err := s.r.BeginTx(ctx, nil)
 	if err != nil {
-		return s.explain("verify history", err)
+		return 0, s.explain("verify history", err)
 	}
 	defer tx.Rollback()
-	err = verify(ctx, tx)
+	records, err = verify(ctx, tx)
+	if err == nil {
+		err = verifyDerived(ctx, tx)
+	}
 	var chain *ChainError
 	if errors.As(err, &chain) {
-		return chain
+		return records, chain
 	}
-	return s.explain("verify history", err)
+	return records, s.explain("verify history", err)
 }
 
-func verify(ctx context.Context, tx *sql.Tx) error {
+func verifyDerived(ctx context.Context, tx *sql.Tx) error {
+	for _, q := range []string{
+		`SELECT seq FROM (SELECT * FROM tunable_history_settings_wanted EXCEPT SELECT * FROM tunable_history_settings) LIMIT 1`,
+		`SELECT seq FROM (SELECT * FROM tunable_history_settings EXCEPT SELECT * FROM tunable_history_settings_wanted) LIMIT 1`,
+	} {
+		var seq int64
+		switch err := tx.QueryRowContext(ctx, q).Scan(&seq); {
+		case err == nil:
+			return &ChainError{seq, "the table of its settings says something else"}
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+	}
+	return nil
+}
+
+func verify(ctx context.Context, tx *sql.Tx) (seq int64, err error) {
 	rows, err := tx.QueryContext(ctx, `SELECT `+recordColumns+` FROM tunable_history ORDER BY seq`)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer rows.Close()
-	prev, seq := noHash, int64(0)
+	prev := noHash
 	replayed, last := map[key]string{}, map[string]Kind{}
 	for rows.Next() {
 		var r HistoryRecord
 		var raw string
 		if err := rows.Scan(recordFields(&r, &raw)...); err != nil {
-			return err
+			return seq, err
 		}
 		seq++
 		switch {
 		case r.Seq != seq:
-			return &ChainError{seq, "it is missing"}
+			return seq, &ChainError{seq, "it is missing"}
 		case r.Prev != prev:
-			return &ChainError{seq, "it does not follow the one before"}
+			return seq, &ChainError{seq, "it does not follow the one before"}
 		case r.Hash != hashRecord(&r, raw):
-			return &ChainError{seq, "it was altered"}
+			return seq, &ChainError{seq, "it was altered"}
 		case r.Kind != Proposed && last[r.ChangeID] != follows[r.Kind], r.Kind == Proposed && last[r.ChangeID] != "":
-			return &ChainError{seq, fmt.Sprintf("%s cannot follow %q", r.Kind, last[r.ChangeID])}
+			return seq, &ChainError{seq, fmt.Sprintf("%s cannot follow %q", r.Kind, last[r.ChangeID])}
 		}
 		if err := parseBody(&r, raw); err != nil {
-			return &ChainError{seq, err.Error()}
+			return seq, &ChainError{seq, err.Error()}
 		}
 		prev, last[r.ChangeID] = r.Hash, r.Kind
 		for _, c := range r.Changes {
@@ -367,23 +456,23 @@ func verify(ctx context.Context, tx *sql.Tx) error {
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return err
+		return seq, err
 	}
 	head, err := readHead(ctx, tx)
 	if err != nil {
-		return err
+		return seq, err
 	}
 	if head.Seq != seq || head.Hash != prev {
-		return &ChainError{seq + 1, fmt.Sprintf("it is missing, there should be %d records", head.Seq)}
+		return seq, &ChainError{seq + 1, fmt.Sprintf("it is missing, there should be %d records", head.Seq)}
 	}
 	current, err := currentValues(ctx, tx)
 	if err != nil {
-		return err
+		return seq, err
 	}
 	if !maps.Equal(current, replayed) {
-		return &ChainError{seq, "the values in force are not those that the history leads to"}
+		return seq, &ChainError{seq, "the values in force are not those that the history leads to"}
 	}
-	return nil
+	return seq, nil
 }
 
 // key names one setting.
@@ -410,7 +499,15 @@ func appendRecord(ctx context.Context, tx *sql.Tx, r *HistoryRecord) error {
 	if r.Changes == nil {
 		r.Changes = []TunableChange{}
 	}
-	raw, err := json.Marshal(body{r.Changes, r.Notes, r.Error})
+	if r.At < head.At {
+		if r.Kind == Proposed && !r.ClockIsRight && head.At-r.At > clockSlack {
+			return &ClockError{Now: r.At, Last: head.At}
+		}
+		if !r.ClockIsRight {
+			r.At = head.At
+		}
+	}
+	raw, err := json.Marshal(body{r.Changes, r.Notes, r.Derived, r.Error, r.Reverts, r.Since, r.ConfirmWithin, r.ConfirmBy, r.ClockIsRight})
 	if err != nil {
 		return err
 	}
@@ -428,7 +525,8 @@ func appendRecord(ctx context.Context, tx *sql.Tx, r *HistoryRecord) error {
 
 func readHead(ctx context.Context, tx *sql.Tx) (HistoryRecord, error) {
 	head := HistoryRecord{Hash: noHash}
-	err := tx.QueryRowContext(ctx, `SELECT seq, hash FROM tunable_history_head`).Scan(&head.Seq, &head.Hash)
+	err := tx.QueryRowContext(ctx, `SELECT d.seq, d.hash, coalesce((SELECT at FROM tunable_history h WHERE h.seq = d.seq), 0) FROM tunable_history_head d`).
+		Scan(&head.Seq, &head.Hash, &head.At)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = nil
 	}
@@ -460,6 +558,7 @@ func parseBody(r *HistoryRecord, raw string) error {
 	if err := json.Unmarshal([]byte(raw), &b); err != nil {
 		return fmt.Errorf("record %d: its body cannot be read: %w", r.Seq, err)
 	}
-	r.Changes, r.Notes, r.Error = b.Changes, b.Notes, b.Error
+	r.Changes, r.Notes, r.Derived, r.Error = b.Changes, b.Notes, b.Derived, b.Error
+	r.Reverts, r.Since, r.ConfirmWithin, r.ConfirmBy, r.ClockIsRight = b.Reverts, b.Since, b.ConfirmWithin, b.ConfirmBy, b.ClockIsRight
 	return nil
 }

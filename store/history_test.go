@@ -61,7 +61,7 @@ func TestHistory(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" || gotRev != rev {
 			t.Errorf("revision %d, want %d; values (-want +got):\n%s", gotRev, rev, d)
 		}
-		if err := s.VerifyHistory(ctx); err != nil {
+		if _, err := s.VerifyHistory(ctx); err != nil {
 			t.Error(err)
 		}
 	}
@@ -187,7 +187,7 @@ func TestInterrupted(t *testing.T) {
 	s.mustPropose(t, proposal("c1", setting("global", "timeout", nil, ptr("60"))))
 	s.Close()
 	s = open(t, dir)
-	closed, err := s.InterruptOpen(t.Context(), 5000)
+	closed, err := s.InterruptOpen(t.Context(), 2500)
 	if err != nil || len(closed) != 1 || closed[0].ChangeID != "c1" || closed[0].Kind != Interrupted || closed[0].Error == "" {
 		t.Errorf("%+v, %v", closed, err)
 	}
@@ -197,7 +197,7 @@ func TestInterrupted(t *testing.T) {
 	if v, _ := s.values(t); len(v) != 0 {
 		t.Errorf("in force: %v", v)
 	}
-	if err := s.VerifyHistory(t.Context()); err != nil {
+	if _, err := s.VerifyHistory(t.Context()); err != nil {
 		t.Error(err)
 	}
 	s.mustPropose(t, proposal("c2", setting("global", "timeout", nil, ptr("60"))))
@@ -260,12 +260,12 @@ func TestTampering(t *testing.T) {
 			s.mustEnd(t, "c1", Applied)
 			s.mustPropose(t, proposal("c2", setting("global", "timeout", ptr("60"), ptr("70"))))
 			s.mustEnd(t, "c2", Applied)
-			if err := s.VerifyHistory(t.Context()); err != nil {
+			if _, err := s.VerifyHistory(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			s.Close()
 			raw(t, dir, off, tc.query)
-			err := open(t, dir).VerifyHistory(t.Context())
+			_, err := open(t, dir).VerifyHistory(t.Context())
 			var chain *ChainError
 			if !errors.As(err, &chain) || chain.Seq != tc.seq || !strings.Contains(chain.Problem, tc.problem) {
 				t.Errorf("%v, want record %d %s", err, tc.seq, tc.problem)
@@ -309,7 +309,7 @@ func TestConcurrentChanges(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if err := s.VerifyHistory(t.Context()); err != nil {
+	if _, err := s.VerifyHistory(t.Context()); err != nil {
 		t.Error(err)
 	}
 	want := map[string]string{}

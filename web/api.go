@@ -14,6 +14,7 @@ import (
 
 	"o2ibd/app"
 	"o2ibd/app/tuning"
+	"o2ibd/store"
 	"o2ibd/web/live"
 )
 
@@ -106,8 +107,19 @@ func (s *server) apiHistory(w http.ResponseWriter, r *http.Request) error {
 }
 
 func historyFilter(r *http.Request) (tuning.HistoryFilter, error) {
-	f := tuning.HistoryFilter{Name: r.FormValue("name"), Scope: r.FormValue("scope"), Who: r.FormValue("who"), ChangeID: r.FormValue("change")}
+	f := tuning.HistoryFilter{Name: r.FormValue("name"), Scope: r.FormValue("scope"), Who: r.FormValue("who"), ChangeID: r.FormValue("change"),
+		How: r.FormValue("how"), Outcome: store.Kind(r.FormValue("outcome")), Text: r.FormValue("text")}
 	var err error
+	for _, bound := range []struct {
+		name string
+		to   *int64
+	}{{"from", &f.From}, {"to", &f.To}} {
+		at, err := number(r, bound.name, 0, 1<<62)
+		if err != nil {
+			return f, err
+		}
+		*bound.to = int64(at)
+	}
 	if f.Limit, err = number(r, "limit", 0, 1000); err != nil {
 		return f, err
 	}

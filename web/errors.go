@@ -32,6 +32,7 @@ func statusOf(err error) int {
 	var st *statusError
 	var invalid *tuning.InvalidError
 	var conflict *tuning.ConflictError
+	var pending *tuning.PendingError
 	var filter *live.Error
 	var big *http.MaxBytesError
 	switch {
@@ -41,19 +42,21 @@ func statusOf(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.As(err, &conflict):
 		return http.StatusPreconditionFailed
-	case errors.As(err, &invalid), errors.Is(err, tuning.ErrNothing), errors.Is(err, tuning.ErrNotBuilt), errors.As(err, &filter), errors.Is(err, app.ErrInvalid):
+	case errors.As(err, &invalid), errors.Is(err, tuning.ErrNothing), errors.Is(err, tuning.ErrInvalid), errors.As(err, &filter), errors.Is(err, app.ErrInvalid):
 		return http.StatusUnprocessableEntity
 	case errors.Is(err, app.ErrNotFound):
 		return http.StatusNotFound
-	case errors.Is(err, app.ErrExists), errors.Is(err, app.ErrConflict):
+	case errors.Is(err, app.ErrExists), errors.Is(err, app.ErrConflict), errors.As(err, &pending), errors.Is(err, tuning.ErrNotApplied), errors.Is(err, tuning.ErrClock):
 		return http.StatusConflict
 	case errors.Is(err, app.ErrForbidden):
 		return http.StatusForbidden
+	case errors.Is(err, app.ErrTooMany):
+		return http.StatusTooManyRequests
 	case errors.Is(err, app.ErrCredentials):
 		return http.StatusUnauthorized
 	case errors.Is(err, app.ErrUnreachable):
 		return http.StatusGatewayTimeout
-	case errors.Is(err, app.ErrNoEngine), errors.Is(err, tuning.ErrEngine), errors.Is(err, store.ErrDiskFull):
+	case errors.Is(err, app.ErrNoEngine), errors.Is(err, tuning.ErrEngine), errors.Is(err, store.ErrDiskFull), errors.Is(err, store.ErrUnwritable):
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusInternalServerError

@@ -217,6 +217,24 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		}
 	}
 	ask("GET", "/api/v1/tunables/history", "/api/v1/tunables/history?limit=10", "")
+	var res struct {
+		ID string `json:"change_id"`
+	}
+	if err := json.Unmarshal([]byte(ask("PATCH", "/api/v1/tunables", "/api/v1/tunables", `{"changes":{"timeout":60},"confirm_within_s":60}`).body), &res); err != nil {
+		t.Fatal(err)
+	}
+	change := "/api/v1/tunables/changes/"
+	ask("GET", "/api/v1/tunables", "/api/v1/tunables", "")
+	ask("GET", "/api/v1/tunables/history", "/api/v1/tunables/history?who=the-admin", "")
+	ask("PATCH", "/api/v1/tunables", "/api/v1/tunables", `{"changes":{"keepalive":70}}`)
+	ask("POST", change+"{id}/confirm", change+res.ID+"/confirm", "")
+	ask("POST", change+"{id}/revert", change+res.ID+"/revert", `{"since":false,"reason":"test"}`)
+	ask("POST", change+"{id}/revert", change+"none/revert", "")
+	ask("POST", "/api/v1/tunables/import", "/api/v1/tunables/import", `{"text":"options ko2iblnd peer_credits=32","dry_run":true}`)
+	ask("GET", "/api/v1/tunables/export", "/api/v1/tunables/export?format=modprobe", "")
+	ask("GET", "/api/v1/tunables/diff", "/api/v1/tunables/diff?from=defaults", "")
+	ask("GET", "/api/v1/tunables/verify", "/api/v1/tunables/verify", "")
+	ask("GET", "/api/v1/tunables/progress", "/api/v1/tunables/progress", "")
 	ask("POST", "/api/v1/ping", "/api/v1/ping", `{"nid":"10.0.0.2@o2ib","timeout_s":1}`)
 	ask("POST", "/api/v1/ping", "/api/v1/ping", `{"nid":"10.0.0.9@o2ib"}`)
 	var b app.Bundle

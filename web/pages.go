@@ -22,7 +22,6 @@ import (
 	"o2ibd/app"
 	"o2ibd/app/tuning"
 	"o2ibd/engine"
-	"o2ibd/engine/tunables"
 	"o2ibd/web/live"
 )
 
@@ -34,11 +33,17 @@ type frame struct {
 	Who   app.Actor
 	In    bool // signed in
 	Said  string
+
+	Pending *tuning.Pending     // a change that waits to be confirmed
+	Running *app.TuningProgress // a change that is being made
 }
 
 func (s *server) frame(r *http.Request, title string) frame {
 	who, in := actor(r)
 	f := frame{Title: title, Path: r.URL.Path, Info: s.app.Info(), Who: who, In: in}
+	if in {
+		f.Pending, f.Running = s.app.Tuning().Pending(), s.app.TuningProgress()
+	}
 	q := r.URL.Query()
 	if said := q.Get("said"); hmac.Equal([]byte(q.Get("seal")), []byte(s.seal(said))) {
 		f.Said = said
@@ -79,7 +84,11 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, status int, c te
 
 // back goes to a page and shows a sentence there.
 func (s *server) back(w http.ResponseWriter, r *http.Request, path, said string) error {
-	http.Redirect(w, r, path+"?said="+url.QueryEscape(said)+"&seal="+s.seal(said), http.StatusSeeOther)
+	sep := "?"
+	if strings.Contains(path, "?") {
+		sep = "&"
+	}
+	http.Redirect(w, r, path+sep+"said="+url.QueryEscape(said)+"&seal="+s.seal(said), http.StatusSeeOther)
 	return nil
 }
 
@@ -237,175 +246,6 @@ func (s *server) auditPage(w http.ResponseWriter, r *http.Request) error {
 
 func (s *server) aboutPage(w http.ResponseWriter, r *http.Request) error {
 	s.render(w, r, http.StatusOK, aboutText(s.frame(r, "About"), s.app.Snapshot()))
-	return nil
-}
-
-// tunablesForm is the form as it is shown: what stands, and what was typed where that was wrong.
-type tunablesForm struct {
-	Scope  string
-	Nets   []string
-	Tag    string
-	Groups []tunableGroup
-	Reason string
-	Errors []string // that belong to no field
-	Wrong  []string // fields that have an error
-	Status int
-	Clash  *tuning.ConflictError
-	Done   *tuning.Result
-}
-
-type tunableGroup struct {
-	Name string
-	Rows []tunableField
-}
-
-type tunableField struct {
-	tuning.Row
-	Typed string
-	Error string
-}
-
-func (s *server) tunablesForm(scope string) (*tunablesForm, error) {
-	if scope == "" {
-		scope = tunables.GlobalScope
-	}
-	t, err := s.app.Tuning().Show(scope)
-	if err != nil {
-		return nil, &statusError{http.StatusUnprocessableEntity, err.Error()}
-	}
-	f := &tunablesForm{Scope: scope, Tag: t.Tag, Status: http.StatusOK}
-	for _, n := range s.app.Snapshot().Nets {
-		if !slices.Contains(f.Nets, n.Net) {
-			f.Nets = append(f.Nets, n.Net)
-		}
-	}
-	for _, row := range t.Tunables {
-		if row.Scope != scope {
-			continue
-		}
-		name := string(row.Group)
-		if len(f.Groups) == 0 || f.Groups[len(f.Groups)-1].Name != name {
-			f.Groups = append(f.Groups, tunableGroup{Name: name})
-		}
-		g := &f.Groups[len(f.Groups)-1]
-		field := tunableField{Row: row}
-		if row.Value != nil {
-			field.Typed = string(*row.Value)
-		}
-		g.Rows = append(g.Rows, field)
-	}
-	return f, nil
-}
-
-func (s *server) tunablesPage(w http.ResponseWriter, r *http.Request) error {
-	f, err := s.tunablesForm(r.FormValue("scope"))
-	if err != nil {
-		return err
-	}
-	s.render(w, r, http.StatusOK, tunablesEdit(s.frame(r, "Tunables"), f))
-	return nil
-}
-
-// changeTunables takes the form: what differs from what the form showed is the change; an empty field
-// unsets.
-func (s *server) changeTunables(w http.ResponseWriter, r *http.Request) error {
-	if err := r.ParseForm(); err != nil {
-		return &statusError{http.StatusBadRequest, "the form is malformed"}
-	}
-	f, err := s.tunablesForm(r.PostForm.Get("scope"))
-	if err != nil {
-		return err
-	}
-	f.Reason = r.PostForm.Get("reason")
-	req := tuning.Request{Reason: f.Reason, IfMatch: r.PostForm.Get("tag"), DryRun: r.PostForm.Get("do") == "preview"}
-	for gi := range f.Groups {
-		for i := range f.Groups[gi].Rows {
-			row := &f.Groups[gi].Rows[i]
-			if !r.PostForm.Has(row.Name) {
-				continue
-			}
-			row.Typed = strings.TrimSpace(r.PostForm.Get(row.Name))
-			if row.Typed == r.PostForm.Get("was."+row.Name) {
-				continue
-			}
-			c := tuning.Change{Scope: f.Scope, Name: row.Name}
-			if row.Typed != "" {
-				c.Value = tuning.NewScalar(row.Typed)
-			}
-			req.Changes = append(req.Changes, c)
-		}
-	}
-	who, _ := actor(r)
-	var res tuning.Result
-	if len(req.Changes) == 0 {
-		err = tuning.ErrNothing
-	} else {
-		res, err = s.app.ChangeTunables(r.Context(), who, req)
-	}
-	var invalid *tuning.InvalidError
-	switch {
-	case err == nil && !req.DryRun:
-		said := "Saved. Nothing had to change."
-		if res.ChangeID != "" {
-			said = fmt.Sprintf("Saved as change %s: %s.", res.ChangeID, changedNames(res.Changed))
-		}
-		return s.back(w, r, "/tunables/history", said)
-	case err == nil:
-		f.Done = &res
-	case errors.As(err, &invalid):
-		f.Status = http.StatusUnprocessableEntity
-		f.place(invalid.Fields)
-	case errors.As(err, &f.Clash):
-		f.Status = http.StatusPreconditionFailed
-	case errors.Is(err, tuning.ErrNothing):
-		f.Status = http.StatusUnprocessableEntity
-		f.Errors = append(f.Errors, "Nothing was changed in the form.")
-	default:
-		f.Status = statusOf(err)
-		f.Errors = append(f.Errors, err.Error())
-	}
-	s.render(w, r, f.Status, tunablesEdit(s.frame(r, "Tunables"), f))
-	return nil
-}
-
-// place puts errors beside their fields.
-func (f *tunablesForm) place(errs []tunables.FieldError) {
-	for _, e := range errs {
-		placed := false
-		for gi := range f.Groups {
-			for i := range f.Groups[gi].Rows {
-				if row := &f.Groups[gi].Rows[i]; row.Name == e.Name && row.Scope == e.Scope {
-					row.Error = e.Problem + ". Allowed: " + e.Allowed + "."
-					placed = true
-					f.Wrong = append(f.Wrong, e.Name)
-				}
-			}
-		}
-		if !placed {
-			f.Errors = append(f.Errors, e.Error())
-		}
-	}
-	f.Errors = append(f.Errors, "Nothing was changed: the old values stand.")
-}
-
-func changedNames(list []tuning.Changed) string {
-	var names []string
-	for _, c := range list {
-		names = append(names, tunables.Scoped{Scope: c.Scope, Name: c.Name}.String())
-	}
-	return strings.Join(names, ", ")
-}
-
-func (s *server) historyPage(w http.ResponseWriter, r *http.Request) error {
-	f, err := historyFilter(r)
-	if err != nil {
-		return err
-	}
-	h, err := s.app.Tuning().History(r.Context(), f)
-	if err != nil {
-		return err
-	}
-	s.render(w, r, http.StatusOK, historyList(s.frame(r, "History of tunables"), f, h.Changes))
 	return nil
 }
 

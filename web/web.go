@@ -39,6 +39,11 @@ type Appliance interface {
 
 	Tuning() *tuning.Service
 	ChangeTunables(ctx context.Context, who app.Actor, r tuning.Request) (tuning.Result, error)
+	ConfirmChange(ctx context.Context, who app.Actor, id string) (tuning.Settled, error)
+	RevertChange(ctx context.Context, who app.Actor, r tuning.RevertRequest) (tuning.Result, error)
+	ImportTunables(ctx context.Context, who app.Actor, r tuning.ImportRequest) (tuning.Result, error)
+	TuningProgress() *app.TuningProgress
+	VerifyTunables(ctx context.Context) (tuning.Verdict, error)
 	Ping(ctx context.Context, who app.Actor, nid string, timeout time.Duration) (app.PingResult, error)
 	DemoStop(ctx context.Context, who app.Actor, i int) error
 	DemoStart(ctx context.Context, who app.Actor, i int) error

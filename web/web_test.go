@@ -181,7 +181,10 @@ var least = map[string]app.Role{
 	"GET /conns": "viewer", "GET /pools": "viewer", "GET /devices": "viewer", "GET /events": "viewer", "GET /tunables": "viewer", "GET /tunables/history": "viewer", "GET /about": "viewer",
 	"GET /api/v1/snapshot": "viewer", "GET /api/v1/nets": "viewer", "GET /api/v1/devices": "viewer", "GET /api/v1/peers": "viewer", "GET /api/v1/conns": "viewer", "GET /api/v1/pools": "viewer",
 	"GET /api/v1/tunables": "viewer", "GET /api/v1/tunables/history": "viewer", "GET /api/v1/events": "viewer", "GET /api/v1/live": "viewer",
+	"GET /tunables/diff": "viewer", "GET /tunables/changes/{id}": "viewer", "GET /tunables/import": "operator", "POST /tunables/import": "operator", "POST /tunables/changes/{id}/confirm": "operator", "POST /tunables/changes/{id}/revert": "operator",
 	"POST /tunables": "operator", "GET /ping": "operator", "POST /ping": "operator", "GET /bundles": "operator", "POST /bundles": "operator", "POST /bundles/{id}/delete": "operator", "POST /demo/{index}/{action}": "operator",
+	"GET /api/v1/tunables/diff": "viewer", "GET /api/v1/tunables/export": "viewer", "GET /api/v1/tunables/verify": "viewer", "GET /api/v1/tunables/progress": "viewer",
+	"POST /api/v1/tunables/import": "operator", "POST /api/v1/tunables/changes/{id}/confirm": "operator", "POST /api/v1/tunables/changes/{id}/revert": "operator",
 	"PATCH /api/v1/tunables": "operator", "POST /api/v1/ping": "operator", "GET /api/v1/bundles": "operator", "POST /api/v1/bundles": "operator", "GET /api/v1/bundles/{id}": "operator", "GET /api/v1/bundles/{id}/download": "operator", "DELETE /api/v1/bundles/{id}": "operator",
 	"GET /accounts": "admin", "POST /accounts": "admin", "GET /audit": "admin", "GET /api/v1/audit": "admin", "GET /api/v1/users": "admin", "POST /api/v1/users": "admin", "PATCH /api/v1/users/{name}": "admin", "DELETE /api/v1/users/{name}": "admin",
 	"POST /api/v1/users/{name}/links": "admin", "POST /api/v1/users/{name}/tokens": "admin",
@@ -401,7 +404,7 @@ func TestTunablesAPI(t *testing.T) {
 		{"not JSON", `{"changes`, 400, "", nil},
 		{"unknown key", `{"changes":{"keepalive":60},"surprise":1}`, 400, "surprise", nil},
 		{"nothing", `{"changes":{}}`, 422, "", nil},
-		{"confirm", `{"changes":{"keepalive":60},"confirm_within_s":60}`, 422, "confirm", nil},
+		{"confirm", `{"changes":{"keepalive":60},"confirm_within_s":0.1}`, 422, "time of 100ms to confirm the change; allowed: 1s to 24h", nil},
 		{"hostile", `{"changes":{"keepalive":"1; DROP TABLE x"}}`, 422, "", nil},
 		{"dry run", `{"changes":{"peer_credits":300},"dry_run":true}`, 200, "255", nil},
 		{"old tag", `{"changes":{"keepalive":60}}`, 412, "", []string{"If-Match", `"old"`}},
@@ -423,6 +426,51 @@ func TestTunablesAPI(t *testing.T) {
 	if err := json.Unmarshal([]byte(s.ask("GET", "/api/v1/tunables/history", c, nil).body), &h); err != nil || len(h.Changes) != 3 {
 		t.Errorf("history %+v: %v", h, err)
 	}
+}
+
+func TestConfirmAndRevertAPI(t *testing.T) {
+	s := newSite(t)
+	c, viewer := s.cookie(app.RoleOperator), s.cookie(app.RoleViewer)
+	change := func(body string) string {
+		t.Helper()
+		var r struct {
+			ID string `json:"change_id"`
+		}
+		if a := s.json("PATCH", "/api/v1/tunables", c, body); a.status != 200 || json.Unmarshal([]byte(a.body), &r) != nil {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		return "/api/v1/tunables/changes/" + r.ID
+	}
+	expect := func(a answer, status int, want string) {
+		t.Helper()
+		if a.status != status || !strings.Contains(a.body, want) {
+			t.Errorf("%d %s, want %d and %s", a.status, a.body, status, want)
+		}
+	}
+	first := change(`{"changes":{"keepalive":60},"confirm_within_s":60}`)
+	expect(s.json("PATCH", "/api/v1/tunables", c, `{"changes":{"timeout":60}}`), 409, "waits to be confirmed")
+	expect(s.json("POST", first+"/confirm", viewer, ``), 403, "operator")
+	expect(s.json("POST", first+"/confirm", c, ``), 200, `"outcome":"confirmed"`)
+	expect(s.json("POST", first+"/confirm", c, ``), 422, "it stays")
+	second := change(`{"changes":{"timeout":60},"confirm_within_s":60}`)
+	expect(s.json("POST", second+"/revert", c, ``), 200, `"name":"timeout","old":60,"new":null`)
+	expect(s.json("POST", second+"/revert", c, ``), 409, "rolled back")
+	expect(s.json("POST", second+"/confirm", c, ``), 409, "rolled back")
+	expect(s.json("POST", first+"/revert", c, `{"dry_run":true}`), 200, `"dry_run":true`)
+	expect(s.json("POST", first+"/revert", c, `{"reason":"worse"}`), 200, `"reverts":"`)
+	expect(s.json("POST", first+"/revert", c, `{"nonsense":1}`), 400, "nonsense")
+	expect(s.json("POST", "/api/v1/tunables/changes/none/revert", c, `{}`), 404, "no such change")
+	expect(s.json("POST", "/api/v1/tunables/import", c, `{"text":"options ko2iblnd peer_credits=16\n"}`), 200, `"new":16`)
+	expect(s.json("POST", "/api/v1/tunables/import", c, `{"text":"options ko2iblnd peer_credit=16\n"}`), 422, "did you mean peer_credits? (line 1)")
+	expect(s.ask("GET", "/api/v1/tunables/export?format=modprobe", viewer, nil), 200, "options ko2iblnd peer_credits=16")
+	expect(s.ask("GET", "/api/v1/tunables/export?format=x", viewer, nil), 422, "allowed: modprobe, lnetctl")
+	expect(s.ask("GET", "/api/v1/tunables/diff?from=defaults&to=now", viewer, nil), 200, `"effective_from":8,"effective_to":16`)
+	expect(s.ask("GET", "/api/v1/tunables/diff?from=yesterday", viewer, nil), 422, "no point in time")
+	expect(s.ask("GET", "/api/v1/tunables/verify", viewer, nil), 200, `"whole":true`)
+	expect(s.ask("GET", "/api/v1/tunables/progress", viewer, nil), 200, "null")
+	expect(s.ask("GET", "/api/v1/tunables/history?outcome=rolled_back", viewer, nil), 200, `"outcome_by":"the-operator"`)
+	expect(s.ask("GET", "/api/v1/tunables/history?outcome=strange", viewer, nil), 422, "allowed: proposed")
+	expect(s.ask("GET", "/api/v1/tunables/history?how=revert", viewer, nil), 200, `"reason":"worse"`)
 }
 
 func TestPingAndBundles(t *testing.T) {

@@ -142,23 +142,51 @@ type Patch struct {
 	Reason         string  `json:"reason"`
 	ConfirmWithinS float64 `json:"confirm_within_s"`
 	DryRun         bool    `json:"dry_run"`
+	ClockIsRight   bool    `json:"clock_is_right"`
 }
 
 // Request is what p asks for; who and how are the caller's to fill in.
 func (p Patch) Request() Request {
-	return Request{Changes: p.Changes, Reason: p.Reason, DryRun: p.DryRun, ConfirmWithin: time.Duration(p.ConfirmWithinS * float64(time.Second))}
+	return Request{Changes: p.Changes, Reason: p.Reason, DryRun: p.DryRun, ConfirmWithin: seconds(p.ConfirmWithinS), ClockIsRight: p.ClockIsRight}
+}
+
+// seconds reads a number of seconds; what is no duration at all becomes one that is refused.
+func seconds(s float64) time.Duration {
+	if d := s * float64(time.Second); d >= -float64(MaxConfirm) && d <= 2*float64(MaxConfirm) {
+		return time.Duration(d)
+	}
+	return 2 * MaxConfirm
 }
 
 // Request is a change to make.
 type Request struct {
 	Changes       []Change
 	Reason        string
-	Who           string // account name
-	How           string // page, token, cli, socket, import
-	From          string // address, or "uid 1000" over the socket
-	IfMatch       string // the tag of what the caller saw; "" or "*": whatever stands
-	DryRun        bool   // only say what would happen
-	ConfirmWithin time.Duration
+	Who           string        // account name
+	How           string        // page, token, socket, system
+	From          string        // address, or "uid 1000" over the socket
+	IfMatch       string        // the tag of what the caller saw; "" or "*": whatever stands
+	DryRun        bool          // only say what would happen
+	ConfirmWithin time.Duration // rolled back unless confirmed within; 0: it stays
+	ClockIsRight  bool          // change although the last record is of a later time
+
+	reverts  string // the change that this one undoes
+	since    bool   // and all after it
+	imported bool
+	notes    []tunables.Note
+}
+
+// how is what the history says: the door, and what for.
+func (r *Request) how() string {
+	switch {
+	case r.reverts != "" && r.since:
+		return r.How + ", revert of all since " + r.reverts
+	case r.reverts != "":
+		return r.How + ", revert of " + r.reverts
+	case r.imported:
+		return r.How + ", import"
+	}
+	return r.How
 }
 
 // Result is what a change did, or in a dry run would do.
@@ -171,6 +199,10 @@ type Result struct {
 	Effects  []tunables.Effect `json:"effects"`  // from when on, each once
 	Notes    []tunables.Note   `json:"notes"`    // what becomes of the values that were named, and why
 	Findings []tunables.Note   `json:"findings"` // prices to pay and values not used as they were set
+	Restarts []Restart         `json:"restarts"` // NIs that this takes down and up again
+	Costs    []Cost            `json:"costs"`    // what changes in memory, work requests and with the peers, by net
+	Pending  *Pending          `json:"pending"`  // set where the change must be confirmed
+	Reverts  string            `json:"reverts"`  // the change that this one undoes
 }
 
 // Changed is one value before and after; null is "not set".
@@ -185,8 +217,9 @@ type Changed struct {
 
 // Table is the answer of GET /api/v1/tunables; Tag goes into the ETag header as well.
 type Table struct {
-	Tag      string `json:"tag"`
-	Tunables []Row  `json:"tunables"`
+	Tag      string   `json:"tag"`
+	Pending  *Pending `json:"pending"` // the change that waits to be confirmed
+	Tunables []Row    `json:"tunables"`
 }
 
 // Where the value that counts comes from.
@@ -229,6 +262,10 @@ type HistoryFilter struct {
 	Name      string
 	Scope     string
 	Who       string
+	How       string     // a part of it
+	Outcome   store.Kind // what stands about the change now
+	Text      string     // a part of the reason
+	From, To  int64      // proposed at From or later, before To
 	BeforeSeq int64
 	Limit     int // changes, of which each has one row a setting; 0: 100, at most 1000
 }
@@ -244,7 +281,7 @@ type HistoryRow struct {
 	ChangeID  string     `json:"change_id"`
 	At        int64      `json:"at"`
 	Who       string     `json:"who"`
-	How       string     `json:"how"`
+	How       string     `json:"how"` // "page", "socket, import", "token, revert of 2k5j"
 	From      string     `json:"from"`
 	Reason    string     `json:"reason"`
 	Scope     string     `json:"scope"`
@@ -252,7 +289,20 @@ type HistoryRow struct {
 	Old       *Scalar    `json:"old"`
 	New       *Scalar    `json:"new"`
 	Notes     []string   `json:"notes"`
+	Derived   []Moved    `json:"derived"` // values that the engine uses and that came out differently, of the whole change
+	Reverts   string     `json:"reverts"` // the change that this one undid
+	Since     bool       `json:"since"`   // and all after it
 	Outcome   store.Kind `json:"outcome"` // proposed while it runs
 	OutcomeAt *int64     `json:"outcome_at"`
+	OutcomeBy string     `json:"outcome_by"` // who confirmed it or rolled it back
+	ConfirmBy *int64     `json:"confirm_by"` // while it waits
 	Error     string     `json:"error"`
+}
+
+// Moved is a value before and after; null is "not set".
+type Moved struct {
+	Scope string  `json:"scope"`
+	Name  string  `json:"name"`
+	Old   *Scalar `json:"old"`
+	New   *Scalar `json:"new"`
 }

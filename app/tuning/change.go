@@ -21,24 +21,47 @@ const undoTime = 30 * time.Second
 const maxReason = 1000 // bytes
 
 // Change makes a change, or in a dry run says what it would do. When it returns nil the change is in
-// force and on disk. The error is a *InvalidError, a *ConflictError, ErrNothing, ErrNotBuilt, the engine's
-// refusal or the store's failure; the old values are then in force.
+// force and on disk. The error is a *InvalidError, a *ConflictError, a *PendingError, one of this package's,
+// the engine's refusal or the store's failure; the old values are then in force.
 func (s *Service) Change(ctx context.Context, r Request) (Result, error) {
-	if r.ConfirmWithin != 0 {
-		return Result{}, ErrNotBuilt
-	}
 	if len(r.Changes) == 0 {
 		return Result{}, ErrNothing
 	}
-	if r.Reason = strings.ToValidUTF8(strings.TrimSpace(r.Reason), "?"); len(r.Reason) > maxReason {
-		return Result{}, fmt.Errorf("the reason is %d bytes long; allowed: up to %d", len(r.Reason), maxReason)
+	if err := r.check(); err != nil {
+		return Result{}, err
 	}
+	if err := s.enter(ctx); err != nil {
+		return Result{}, err
+	}
+	defer s.leave()
+	return s.change(ctx, r)
+}
+
+// check looks at what does not depend on the values.
+func (r *Request) check() error {
+	if r.Reason = strings.ToValidUTF8(strings.TrimSpace(r.Reason), "?"); len(r.Reason) > maxReason {
+		return fmt.Errorf("the reason is %d bytes long; allowed: up to %d: %w", len(r.Reason), maxReason, ErrInvalid)
+	}
+	if w := r.ConfirmWithin; w != 0 && (w < MinConfirm || w > MaxConfirm) {
+		return fmt.Errorf("a time of %v to confirm the change; allowed: %v to %v, or 0 for none: %w", w, MinConfirm, MaxConfirm, ErrInvalid)
+	}
+	return nil
+}
+
+// enter waits for the turn of the caller, leave passes it on.
+func (s *Service) enter(ctx context.Context) error {
 	select {
 	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+		return nil
 	case <-ctx.Done():
-		return Result{}, fmt.Errorf("wait for another change to end: %w", ctx.Err())
+		return fmt.Errorf("wait for another change to end: %w", ctx.Err())
 	}
+}
+
+func (s *Service) leave() { <-s.turn }
+
+// change is Change by who has the turn.
+func (s *Service) change(ctx context.Context, r Request) (Result, error) {
 	p, err := s.plan(ctx, r)
 	if err != nil {
 		return Result{}, err
@@ -46,10 +69,13 @@ func (s *Service) Change(ctx context.Context, r Request) (Result, error) {
 	if r.DryRun || len(p.items) == 0 {
 		return p.result, nil
 	}
+	if w := s.Pending(); w != nil {
+		return Result{}, &PendingError{*w}
+	}
 	if err := s.carryOut(ctx, r, p); err != nil {
 		return Result{}, err
 	}
-	p.result.ChangeID, p.result.Tag = p.id, s.Tag()
+	p.result.ChangeID, p.result.Tag, p.result.Pending = p.id, s.Tag(), s.Pending()
 	return p.result, nil
 }
 
@@ -70,12 +96,13 @@ func (s *Service) plan(ctx context.Context, r Request) (*plan, error) {
 	changed, tag := s.changed, s.tag()
 	s.mu.RUnlock()
 	if r.IfMatch != "" && r.IfMatch != "*" && r.IfMatch != tag {
-		return nil, s.conflict(ctx, wanted)
+		return nil, s.conflict(ctx, r.IfMatch, wanted)
 	}
 
 	p := &plan{prev: changed.Over(s.opts.File)}
 	stored := changed.Clone()
-	p.result = Result{DryRun: r.DryRun, Tag: tag, Changed: []Changed{}, Derived: []Changed{}, Effects: []tunables.Effect{}, Findings: []tunables.Note{}}
+	p.result = newResult(r.DryRun, tag)
+	p.result.Reverts = r.reverts
 	for _, c := range wanted {
 		key := tunables.Scoped{Scope: c.Scope, Name: c.Name}
 		old := lookup(changed, key)
@@ -94,7 +121,10 @@ func (s *Service) plan(ctx context.Context, r Request) (*plan, error) {
 	if bad := tunables.Validate(p.next); len(bad) > 0 {
 		return nil, &InvalidError{bad}
 	}
-	p.describe(adjusted, wanted)
+	p.describe(append(adjusted, r.notes...), wanted)
+	if len(p.items) > 0 && s.opts.Facts != nil {
+		p.weigh(s.opts.Facts())
+	}
 	return p, nil
 }
 
@@ -166,6 +196,13 @@ func (p *plan) describe(adjusted []tunables.Note, wanted []Change) {
 	}
 }
 
+func newResult(dry bool, tag string) Result {
+	return Result{
+		DryRun: dry, Tag: tag, Changed: []Changed{}, Derived: []Changed{}, Effects: []tunables.Effect{}, Findings: []tunables.Note{},
+		Restarts: []Restart{}, Costs: []Cost{},
+	}
+}
+
 func (r *Result) add(to *[]Changed, key tunables.Scoped, old, new *Scalar) {
 	t, _ := tunables.Lookup(key.Name)
 	*to = append(*to, Changed{Scope: key.Scope, Name: key.Name, Old: old, New: new, Unit: t.Unit, Effect: t.Effect})
@@ -183,31 +220,66 @@ func (s *Service) carryOut(ctx context.Context, r Request, p *plan) error {
 	if p.id, err = s.newID(); err != nil {
 		return err
 	}
-	record := store.HistoryRecord{ChangeID: p.id, At: s.opts.Now().UnixMilli(), Who: r.Who, How: r.How, From: r.From, Reason: r.Reason, Changes: p.items}
+	record := store.HistoryRecord{
+		ChangeID: p.id, At: s.opts.Now().UnixMilli(), Who: r.Who, How: r.how(), From: r.From, Reason: r.Reason, Changes: p.items,
+		Derived: p.derived(), Reverts: r.reverts, Since: r.since, ConfirmWithin: r.ConfirmWithin.Milliseconds(), ClockIsRight: r.ClockIsRight,
+	}
 	for _, n := range p.result.Notes {
 		record.Notes = append(record.Notes, n.Text)
 	}
+	defer s.tell(nil)
+	s.tell(&Running{ChangeID: p.id, Who: r.Who, StartedAt: record.At, Phase: PhaseRecording, Restarts: p.result.Restarts})
 	if err := s.opts.Store.Propose(ctx, record); err != nil {
 		s.fail(ctx, record, err) // the commit may have reached the disk all the same
+		var clock *store.ClockError
+		if errors.As(err, &clock) {
+			return fmt.Errorf("nothing was changed: %w: %w", ErrClock, err)
+		}
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
+	s.phase(PhaseApplying)
 	if err := s.opts.Applier.Apply(ctx, p.prev, p.next); err != nil {
 		return s.putBack(ctx, record, p, fmt.Errorf("%w: %w", ErrEngine, err))
 	}
 	// From here the engine has the values: whether the caller still waits must not decide what is stored.
 	ctx = context.WithoutCancel(ctx)
-	record.Kind, record.At = store.Applied, s.opts.Now().UnixMilli()
-	seq, err := s.opts.Store.Outcome(ctx, record)
+	s.phase(PhaseRecording)
+	now := s.opts.Now()
+	record.Kind, record.At, record.Derived = store.Applied, now.UnixMilli(), nil
+	if r.ConfirmWithin > 0 {
+		record.ConfirmBy = now.Add(r.ConfirmWithin).UnixMilli()
+	}
+	seq, err := s.record(ctx, record)
 	if err != nil {
-		// So may this commit.
-		last, lastErr := s.opts.Store.LastRecord(ctx, p.id)
-		if lastErr != nil || last.Kind != store.Applied {
-			return s.putBack(ctx, record, p, err)
+		return s.putBack(ctx, record, p, err)
+	}
+	s.adopt(p, seq)
+	if r.ConfirmWithin > 0 {
+		s.wait(&waiting{record: record, deadline: now.Add(r.ConfirmWithin)})
+	}
+	return nil
+}
+
+// record stores an outcome. Where the store says no, the commit may have reached the disk all the same.
+func (s *Service) record(ctx context.Context, r store.HistoryRecord) (seq int64, err error) {
+	seq, err = s.opts.Store.Outcome(ctx, r)
+	if err != nil {
+		last, lastErr := s.opts.Store.LastRecord(ctx, r.ChangeID)
+		if lastErr != nil || last.Kind != r.Kind {
+			return 0, err
 		}
 		seq = last.Seq
 	}
-	s.adopt(p, seq)
-	return nil
+	return seq, nil
+}
+
+// derived are the values that come out differently, for the history.
+func (p *plan) derived() []store.TunableChange {
+	var list []store.TunableChange
+	for _, d := range p.result.Derived {
+		list = append(list, store.TunableChange{Scope: d.Scope, Name: d.Name, Old: (*string)(d.Old), New: (*string)(d.New)})
+	}
+	return list
 }
 
 // putBack makes the engine use the old values, records that the change failed, and says so.
@@ -227,7 +299,7 @@ func (s *Service) putBack(ctx context.Context, r store.HistoryRecord, p *plan, w
 func (s *Service) fail(ctx context.Context, r store.HistoryRecord, why error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	r.Kind, r.At, r.Error = store.Failed, s.opts.Now().UnixMilli(), why.Error()
+	r.Kind, r.At, r.Error, r.ConfirmBy = store.Failed, s.opts.Now().UnixMilli(), why.Error(), 0
 	s.owed = &r
 	_ = s.settle(ctx) // the next change tries again, and so does the next start
 }
@@ -259,27 +331,6 @@ func (s *Service) adopt(p *plan, seq int64) {
 		}
 	}
 	s.changed, s.setBy, s.revision = changed, setBy, seq
-}
-
-// conflict says what stands now of the settings that were wanted.
-func (s *Service) conflict(ctx context.Context, wanted []Change) error {
-	s.mu.RLock()
-	v, setBy, tag := s.changed.Over(s.opts.File), s.setBy, s.tag()
-	s.mu.RUnlock()
-	e := &ConflictError{Tag: tag}
-	for _, w := range wanted {
-		key := tunables.Scoped{Scope: w.Scope, Name: w.Name}
-		c := Conflict{Scope: w.Scope, Name: w.Name, Now: lookup(v, key), Yours: w.Value, ChangeID: setBy[key]}
-		if c.ChangeID != "" {
-			last, err := s.opts.Store.LastRecord(ctx, c.ChangeID)
-			if err != nil {
-				return err
-			}
-			c.Who, c.At = last.Who, &last.At
-		}
-		e.Clashes = append(e.Clashes, c)
-	}
-	return e
 }
 
 // newID names a change: short enough to read out, random so that no two histories share one.

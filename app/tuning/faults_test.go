@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"o2ibd/app/tuning"
 	"o2ibd/engine/tunables"
@@ -136,7 +137,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 	h := newHouse(t, nil)
 	h.must(changes("peer_credits", "16"))
 	err := h.store.Store.Propose(t.Context(), store.HistoryRecord{
-		ChangeID: "cut", At: 1, Who: "bob", How: "cli",
+		ChangeID: "cut", At: time.Now().UnixMilli(), Who: "bob", How: "cli",
 		Changes: []store.TunableChange{{Scope: global, Name: "timeout", New: new(string)}},
 	})
 	if err != nil {

@@ -202,7 +202,7 @@ func (h *house) inForce(want tunables.Values, outcomes ...store.Kind) {
 	if d := cmp.Diff(want, h.Values()); d != "" {
 		h.t.Errorf("after a restart (-want +got):\n%s", d)
 	}
-	if err := h.store.VerifyHistory(h.t.Context()); err != nil {
+	if _, err := h.store.VerifyHistory(h.t.Context()); err != nil {
 		h.t.Error(err)
 	}
 	history, err := h.History(h.t.Context(), tuning.HistoryFilter{})

@@ -2,6 +2,7 @@ package tuning
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"o2ibd/engine/tunables"
@@ -25,7 +26,7 @@ func (s *Service) Show(scope string) (Table, error) {
 		}
 		scopes = []string{canon}
 	}
-	t := Table{Tag: tag, Tunables: []Row{}}
+	t := Table{Tag: tag, Pending: s.Pending(), Tunables: []Row{}}
 	for _, sc := range scopes {
 		g, n, ns := tunables.Derive(v, sc)
 		for _, tun := range tunables.All {
@@ -74,12 +75,21 @@ func (s *Service) History(ctx context.Context, f HistoryFilter) (History, error)
 			return History{}, err
 		}
 	}
+	switch f.Outcome {
+	case "", store.Proposed, store.Applied, store.Failed, store.Interrupted, store.Confirmed, store.RolledBack:
+	default:
+		return History{}, fmt.Errorf("outcome %q; allowed: proposed, applied, failed, interrupted, confirmed, rolled_back: %w", clip(string(f.Outcome)), ErrInvalid)
+	}
 	entries, err := s.opts.Store.History(ctx, store.HistoryFilter(f))
 	if err != nil {
 		return History{}, err
 	}
 	h := History{Changes: []HistoryRow{}}
 	for _, e := range entries {
+		derived := []Moved{}
+		for _, c := range e.Proposal.Derived {
+			derived = append(derived, Moved{c.Scope, c.Name, (*Scalar)(c.Old), (*Scalar)(c.New)})
+		}
 		for _, c := range e.Proposal.Changes {
 			if f.Name != "" && c.Name != f.Name || f.Scope != "" && c.Scope != f.Scope {
 				continue
@@ -87,10 +97,19 @@ func (s *Service) History(ctx context.Context, f HistoryFilter) (History, error)
 			row := HistoryRow{
 				Seq: e.Proposal.Seq, ChangeID: e.Proposal.ChangeID, At: e.Proposal.At, Who: e.Proposal.Who, How: e.Proposal.How,
 				From: e.Proposal.From, Reason: e.Proposal.Reason, Scope: c.Scope, Name: c.Name, Old: (*Scalar)(c.Old), New: (*Scalar)(c.New),
-				Notes: orEmpty(e.Proposal.Notes), Outcome: e.Last.Kind, Error: e.Last.Error,
+				Notes: orEmpty(e.Proposal.Notes), Derived: derived, Reverts: e.Proposal.Reverts, Since: e.Proposal.Since,
+				Outcome: e.Last.Kind, Error: e.Last.Error,
 			}
 			if e.Last.Kind != store.Proposed {
 				row.OutcomeAt = &e.Last.At
+			}
+			switch e.Last.Kind {
+			case store.Confirmed, store.RolledBack:
+				row.OutcomeBy = e.Last.Who
+			case store.Applied:
+				if e.Last.ConfirmBy != 0 {
+					row.ConfirmBy = &e.Last.ConfirmBy
+				}
 			}
 			h.Changes = append(h.Changes, row)
 		}
@@ -111,4 +130,11 @@ func orEmpty(s []string) []string {
 		return []string{}
 	}
 	return slices.Clone(s)
+}
+
+func clip(s string) string {
+	if len(s) > 64 {
+		return s[:64] + "…"
+	}
+	return s
 }

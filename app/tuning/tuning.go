@@ -9,6 +9,9 @@
 // of the process is closed as interrupted at the next start. Nothing is applied that is not recorded, and
 // nothing is recorded as applied that the engine refused.
 //
+// A change may have to be confirmed within a time, or else it is rolled back, by Run or by the next New.
+// While it waits no other change is made, so that rolling it back cannot undo somebody else's.
+//
 // The types with JSON tags are the bodies of the HTTP API.
 package tuning
 
@@ -31,9 +34,12 @@ import (
 
 // Errors that callers decide on, besides *InvalidError and *ConflictError.
 var (
-	ErrNothing  = errors.New("no changes: name at least one tunable and its value")
-	ErrNotBuilt = errors.New("confirm_within_s is not built yet and was refused; nothing was changed; leave it out")
-	ErrEngine   = errors.New("the engine refused it") // why is in the text
+	ErrNothing    = errors.New("no changes: name at least one tunable and its value")
+	ErrInvalid    = errors.New("not valid")             // a reason, time, file or point in time that cannot be; what is allowed is in the text
+	ErrEngine     = errors.New("the engine refused it") // why is in the text
+	ErrNoChange   = errors.New("no such change")
+	ErrNotApplied = errors.New("it is not in force")                      // what was to be confirmed or reverted
+	ErrClock      = errors.New("the clock stands before the last record") // *store.ClockError says where
 )
 
 // Store is what the service needs of package store.
@@ -43,6 +49,11 @@ type Store interface {
 	Outcome(ctx context.Context, r store.HistoryRecord) (seq int64, err error)
 	InterruptOpen(ctx context.Context, at int64) ([]store.HistoryRecord, error)
 	LastRecord(ctx context.Context, changeID string) (store.HistoryRecord, error)
+	Record(ctx context.Context, changeID string, k store.Kind) (store.HistoryRecord, error)
+	Waiting(ctx context.Context) (r store.HistoryRecord, ok bool, err error)
+	ValuesAt(ctx context.Context, seq int64) ([]store.TunableValue, error)
+	SeqAt(ctx context.Context, at int64) (int64, error)
+	VerifyHistory(ctx context.Context) (records int64, err error)
 	History(ctx context.Context, f store.HistoryFilter) ([]store.HistoryEntry, error)
 }
 
@@ -67,24 +78,32 @@ type Options struct {
 	File    tunables.Values // of the configuration file, in canonical form
 	Now     func() time.Time
 	IDs     io.Reader // random bytes for change IDs; crypto/rand.Reader
+
+	Facts      func() Facts                              // what costs depend on besides; nil: nothing is known
+	RolledBack func(r store.HistoryRecord, failed error) // told what Run did, or could not do; may be nil
 }
 
 // Service changes tunables. Its methods may be called by any goroutine.
 type Service struct {
 	opts        Options
 	interrupted []store.HistoryRecord
+	late        *store.HistoryRecord // what New rolled back
 
 	turn chan struct{}        // held by the change that runs
 	owed *store.HistoryRecord // outcome that the store did not take yet; of who holds turn
+	wake chan struct{}        // something waits to be confirmed from now on, or no longer
 
 	mu       sync.RWMutex
 	changed  tunables.Values // what was changed here
 	setBy    map[tunables.Scoped]string
-	revision int64
+	revision int64 // the record that made them so
+	waiting  *waiting
+	running  *Running
 }
 
-// New reads what was changed before, closing what was interrupted. It applies nothing: start the engine
-// with Values. It fails with one line where file and stored values together are not valid.
+// New reads what was changed before, closing what was interrupted and rolling back what was not confirmed in
+// time. It applies nothing: start the engine with Values. It fails with one line where file and stored
+// values together are not valid.
 func New(ctx context.Context, o Options) (*Service, error) {
 	if o.File == nil {
 		o.File = tunables.Values{}
@@ -92,9 +111,12 @@ func New(ctx context.Context, o Options) (*Service, error) {
 	if bad := tunables.Validate(o.File); len(bad) > 0 {
 		return nil, fmt.Errorf("configuration file: %w", &InvalidError{bad})
 	}
-	s := &Service{opts: o, turn: make(chan struct{}, 1)}
+	s := &Service{opts: o, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	var err error
 	if s.interrupted, err = o.Store.InterruptOpen(ctx, o.Now().UnixMilli()); err != nil {
+		return nil, err
+	}
+	if err := s.resume(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.load(ctx); err != nil {
@@ -140,12 +162,15 @@ func (s *Service) Tag() string {
 	return s.tag()
 }
 
-func (s *Service) tag() string {
+func (s *Service) tag() string { return fmt.Sprintf("%d-%s", s.revision, s.fileSum()) }
+
+// fileSum tells one configuration file from another.
+func (s *Service) fileSum() string {
 	h := sha256.New()
 	for _, k := range s.opts.File.Sorted() {
 		fmt.Fprintf(h, "%s=%s\n", k, s.opts.File[k])
 	}
-	return fmt.Sprintf("%d-%s", s.revision, hex.EncodeToString(h.Sum(nil)[:4]))
+	return hex.EncodeToString(h.Sum(nil)[:4])
 }
 
 // InvalidError says what is wrong with a change; nothing of it was done.
@@ -163,42 +188,6 @@ func (e *InvalidError) Error() string {
 	}
 	return strings.Join(parts, "; also ")
 }
-
-// ConflictError says that somebody else changed tunables since the caller looked; nothing was done.
-type ConflictError struct {
-	Tag     string     `json:"tag"` // the one that stands now
-	Clashes []Conflict `json:"clashes"`
-}
-
-// Conflict is a setting that the caller wanted to change, as it stands now.
-type Conflict struct {
-	Scope    string  `json:"scope"`
-	Name     string  `json:"name"`
-	Now      *Scalar `json:"now"`   // null: not set
-	Yours    *Scalar `json:"yours"` // what the caller asked for
-	ChangeID string  `json:"change_id"`
-	Who      string  `json:"who"` // who set what stands now; "" if nobody here did
-	At       *int64  `json:"at"`
-}
-
-// Error is one line.
-func (e *ConflictError) Error() string {
-	var b strings.Builder
-	b.WriteString("somebody changed tunables meanwhile, nothing was done; now ")
-	for i, c := range e.Clashes {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "%s is %s", tunables.Scoped{Scope: c.Scope, Name: c.Name}, c.Now.words())
-		if c.Who != "" {
-			fmt.Fprintf(&b, " (set by %s)", c.Who)
-		}
-	}
-	fmt.Fprintf(&b, "; look again and send the tag %q", e.Tag)
-	return b.String()
-}
-
-var _, _ error = (*InvalidError)(nil), (*ConflictError)(nil)
 
 // effective gives derived values, by scope, for everything that is set in v and for the global scope.
 func effective(v tunables.Values, scopes []string) map[tunables.Scoped]string {

@@ -150,14 +150,14 @@ func TestRefused(t *testing.T) {
 	}
 	h := newHouse(t, nil)
 	confirm := request(changes("peer_credits", "16"))
-	confirm.ConfirmWithin = time.Minute
+	confirm.ConfirmWithin = 25 * time.Hour
 	long := request(changes("peer_credits", "16"))
 	long.Reason = strings.Repeat("x", 1001)
 	for name, tc := range map[string]struct {
 		r    tuning.Request
 		want string
 	}{
-		"nothing": {request(nil), "no changes"}, "confirm": {confirm, "not built yet and was refused"}, "reason": {long, "1001 bytes long; allowed: up to 1000"},
+		"nothing": {request(nil), "no changes"}, "confirm": {confirm, "allowed: 1s to 24h0m0s"}, "reason": {long, "1001 bytes long; allowed: up to 1000"},
 	} {
 		if _, err := h.Change(t.Context(), tc.r); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", name, err)

@@ -51,3 +51,29 @@ func wrsPerSend(frags int, fastReg bool) int {
 	}
 	return 1 + frags
 }
+
+// Cost is what an NI and each of its peers take, as forms show it before a change. Bytes are of host
+// memory; work requests are those of one connection's queue pair.
+type Cost struct {
+	QueueDepth int   `json:"queue_depth"` // that we offer: peer_credits, or less where the HCA cannot hold that
+	ConnBytes  int64 `json:"conn_bytes"`
+	PeerBytes  int64 `json:"peer_bytes"` // conns_per_peer connections
+	NIBytes    int64 `json:"ni_bytes"`   // message buffers of the first pool of every CPT
+	SendWRs    int   `json:"send_wrs"`
+	RecvWRs    int   `json:"recv_wrs"`
+	CQEntries  int   `json:"cq_entries"`
+	MaxQPWR    int   `json:"max_qp_wr"` // that the HCA takes in one queue; 0: not known
+}
+
+// CostOf is the cost of n over a number of CPTs, on an HCA that takes maxQPWR work requests in a queue.
+func CostOf(n NI, cpts, maxQPWR int) Cost {
+	depth := n.PeerCredits
+	if maxQPWR > 0 {
+		depth = max(1, DepthThatFits(depth, MaxRDMAFrags, true, maxQPWR))
+	}
+	conn := CostOfConn(depth, MaxRDMAFrags, true)
+	return Cost{
+		QueueDepth: depth, ConnBytes: conn.BufferBytes, PeerBytes: int64(n.ConnsPerPeer) * conn.BufferBytes, NIBytes: CostOfNI(n, cpts).TxBytes,
+		SendWRs: conn.SendWRs, RecvWRs: conn.RecvWRs, CQEntries: conn.CQEntries, MaxQPWR: maxQPWR,
+	}
+}

@@ -43,7 +43,20 @@ function bundles(): void {
   if (document.querySelector('#bundles tr[data-state="running"]')) setTimeout(() => location.replace("/bundles"), 1000);
 }
 
+// A save that drains NIs takes a while: say how far it is.
+function progress(): void {
+  const said = document.getElementById("progress");
+  said?.closest("form")?.addEventListener("submit", () => {
+    said.textContent = "Working…";
+    setInterval(async () => {
+      const p = (await (await fetch("/api/v1/tunables/progress")).json()) as { phase: string; nis: { ni: string; state: string; conns_left: number; conns_before: number }[] } | null;
+      if (p) said.textContent = [p.phase, ...p.nis.map((n) => `${n.ni} ${n.state}, ${n.conns_left} of ${n.conns_before} connections left`)].join("; ");
+    }, 500);
+  });
+}
+
 localTimes();
+progress();
 keys();
 bundles();
 live();
