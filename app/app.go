@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"o2ibd/app/config"
+	"o2ibd/app/sample"
 	"o2ibd/app/tuning"
 	"o2ibd/engine"
 	"o2ibd/engine/tunables"
@@ -68,6 +69,8 @@ type App struct {
 
 	db        *store.Store
 	tuning    *tuning.Service
+	sampler   *sample.Sampler
+	pinning   sync.Mutex // of changes to the list of pinned peers
 	passwords *passwords
 	events    *eventLog
 	bundles   *bundleShop
@@ -129,6 +132,9 @@ func Open(ctx context.Context, o Options) (_ *App, err error) {
 		return nil, err
 	}
 	if a.bundles, err = openBundles(ctx, a); err != nil {
+		return nil, err
+	}
+	if err := a.openSampler(ctx); err != nil {
 		return nil, err
 	}
 	a.ticker = newTicker(a.snapshot)
@@ -218,6 +224,7 @@ func (a *App) Run(ctx context.Context, h Handlers) error {
 	defer cancel()
 	wg.Go(func() { a.ticker.run(ctx) })
 	wg.Go(func() { a.tuning.Run(ctx) })
+	wg.Go(func() { a.sampleMetrics(ctx) })
 
 	failed := make(chan error, 2)
 	pageServer, page := a.newServer("http", a.page, h.Page)

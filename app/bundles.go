@@ -274,6 +274,7 @@ func (a *App) bundleParts() []bundle.Part {
 		{Name: "tunables-history.json", Write: a.writeHistory},
 		{Name: "events.jsonl", Write: a.writeEvents},
 	}
+	parts = append(parts, a.metricParts()...)
 	return append(append(parts, bundle.HostParts(a.version)...), bundle.ProfileParts()...)
 }
 

@@ -47,13 +47,20 @@ func (s *Store) AddMetricTail(ctx context.Context, rows ...MetricTail) (err erro
 	if err != nil {
 		return s.explain(what, err)
 	}
-	for _, r := range rows {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO metric_tail (at, res, data) VALUES (?, ?, ?)`, r.At, r.Res, r.Data); err != nil {
-			_ = tx.Rollback() // err says more
-			return s.explain(what, err)
-		}
+	if err := addTail(ctx, tx, rows); err != nil {
+		_ = tx.Rollback() // err says more
+		return s.explain(what, err)
 	}
 	return s.explain(what, tx.Commit())
+}
+
+func addTail(ctx context.Context, tx *sql.Tx, rows []MetricTail) error {
+	for _, r := range rows {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO metric_tail (at, res, data) VALUES (?, ?, ?)`, r.At, r.Res, r.Data); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // MetricTail gives what is in no chunk yet, oldest first.
@@ -68,10 +75,10 @@ func (s *Store) MetricTail(ctx context.Context) ([]MetricTail, error) {
 	return list, err
 }
 
-// FoldMetrics stores chunks, each in the place of one of the same source, resolution and start, forgets the
-// tail, the chunks that are too old, and, while all of them take more than most bytes, the oldest hour of the
-// coarsest. All of it or nothing happens.
-func (s *Store) FoldMetrics(ctx context.Context, chunks []MetricChunk, keep []MetricKeep, most int64) error {
+// FoldMetrics stores chunks, each in the place of one of the same source, resolution and start, makes tail the
+// tail, and forgets the chunks that are too old and, while all of them take more than most bytes, the oldest
+// of the coarsest. All of it or nothing happens.
+func (s *Store) FoldMetrics(ctx context.Context, chunks []MetricChunk, tail []MetricTail, keep []MetricKeep, most int64) error {
 	return s.write(ctx, "store metric history", func(tx *sql.Tx) error {
 		put, err := tx.PrepareContext(ctx, `INSERT INTO metric_chunks (source, res, start, data)
 			VALUES ((SELECT id FROM metric_sources WHERE name = ?), ?, ?, ?)
@@ -93,6 +100,9 @@ func (s *Store) FoldMetrics(ctx context.Context, chunks []MetricChunk, keep []Me
 			}
 		}
 		if _, err := tx.ExecContext(ctx, `DELETE FROM metric_tail`); err != nil {
+			return err
+		}
+		if err := addTail(ctx, tx, tail); err != nil {
 			return err
 		}
 		for _, k := range keep {

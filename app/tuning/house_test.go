@@ -123,6 +123,11 @@ type house struct {
 	store  *faulty
 	engine *engine
 	file   tunables.Values
+	now    func() time.Time // nil: time.Now
+	facts  func() tuning.Facts
+	ends   func() // of run
+
+	rolledBack []store.HistoryRecord // that Run told of
 }
 
 func newHouse(t *testing.T, file tunables.Values) *house {
@@ -148,7 +153,16 @@ func (h *house) start() {
 }
 
 func (h *house) options() tuning.Options {
-	return tuning.Options{Store: h.store, Applier: h.engine, File: h.file, Now: time.Now, IDs: rand.Reader}
+	o := tuning.Options{Store: h.store, Applier: h.engine, File: h.file, Now: time.Now, IDs: rand.Reader, Facts: h.facts}
+	if h.now != nil {
+		o.Now = h.now
+	}
+	o.RolledBack = func(r store.HistoryRecord, failed error) {
+		if failed == nil {
+			h.rolledBack = append(h.rolledBack, r)
+		}
+	}
+	return o
 }
 
 // restart ends the process, in effect, and starts it again.
