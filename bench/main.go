@@ -12,7 +12,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	only := flag.String("only", "", "transfers or peers; both when it is empty")
+	only := flag.String("only", "", "transfers, peers or viewers; all when it is empty")
 	seconds := flag.Float64("seconds", 3, "length of each transfer measurement")
 	inflight := flag.Int("inflight", 8, "LNet operations at once, up to peer_credits")
 	rounds := flag.Int("rounds", 3, "transfer measurements of each kind, in turn; the best counts")
@@ -25,10 +25,14 @@ func main() {
 		farEnd(*far, *hub, *tcpPeers)
 		return
 	}
-	if *only != "peers" {
-		transfers(time.Duration(*seconds*float64(time.Second)), *inflight, *rounds)
+	d := time.Duration(*seconds * float64(time.Second))
+	if *only == "" || *only == "transfers" {
+		transfers(d, *inflight, *rounds)
 	}
-	if *only != "transfers" {
+	if *only == "" || *only == "peers" {
 		idlePeers(*peers, *tcpPeers)
+	}
+	if *only == "" || *only == "viewers" {
+		viewers(d)
 	}
 }

@@ -37,7 +37,8 @@ func (e *Engine) Snapshot() *Snapshot {
 	lnis := e.node.NIs()
 	for _, spec := range e.cfg.NIs {
 		nid := spec.NID()
-		n := Net{ID: nid.String(), NID: nid, Net: nid.Net().String(), Status: "down", Provider: e.cfg.Provider.Name(), MaxFrags: wire.MaxFragsOffer}
+		n := Net{ID: nid.String(), NID: nid, Net: nid.Net().String(), Status: "down", Provider: e.cfg.Provider.Name(), MaxFrags: wire.MaxFragsOffer,
+			RejectsSentBy: map[string]uint64{}, RejectsReceivedBy: map[string]uint64{}, UnpackErrorsBy: map[string]uint64{}}
 		if i := slices.IndexFunc(st.NIs, func(x o2iblnd.NIState) bool { return x.NID == nid }); i >= 0 {
 			fillNet(&n, &st.NIs[i])
 		}

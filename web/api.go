@@ -61,7 +61,7 @@ func (s *server) apiRows(view string) func(http.ResponseWriter, *http.Request) e
 		if err != nil {
 			return err
 		}
-		p, err := live.Select(s.app.Snapshot(), q)
+		p, err := s.frames.Of(s.app.Snapshot()).Select(q)
 		if err != nil {
 			return err
 		}
@@ -239,7 +239,7 @@ func (s *server) apiEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.json(w, http.StatusOK, map[string]any{"events": list})
+	return s.json(w, http.StatusOK, EventList{Events: list})
 }
 
 func (s *server) apiAudit(w http.ResponseWriter, r *http.Request) error {
@@ -251,7 +251,7 @@ func (s *server) apiAudit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.json(w, http.StatusOK, map[string]any{"audit": list})
+	return s.json(w, http.StatusOK, AuditList{Audit: list})
 }
 
 func (s *server) apiUsers(w http.ResponseWriter, r *http.Request) error {
@@ -271,7 +271,7 @@ func (s *server) apiAddUser(w http.ResponseWriter, r *http.Request) error {
 	if err := s.app.CreateAccount(r.Context(), who, p.Name, p.Password, p.Role); err != nil {
 		return err
 	}
-	return s.json(w, http.StatusCreated, map[string]string{"name": p.Name})
+	return s.json(w, http.StatusCreated, UserName{Name: p.Name})
 }
 
 func (s *server) apiChangeUser(w http.ResponseWriter, r *http.Request) error {
@@ -330,7 +330,7 @@ func (s *server) apiToken(w http.ResponseWriter, r *http.Request) error {
 func (s *server) live(w http.ResponseWriter, r *http.Request) error {
 	who, _ := actor(r)
 	live.Serve(w, r, live.Source{
-		Watch: s.app.Watch, WatchEvents: s.app.WatchEvents, Stop: s.app.Stopping(),
+		Watch: s.app.Watch, WatchEvents: s.app.WatchEvents, Stop: s.app.Stopping(), Frames: &s.frames,
 		Events:  s.eventRows,
 		Protest: func(text string) { s.app.Protest("socket", from(r), text) },
 		Alive: func(ctx context.Context) bool {
@@ -350,58 +350,6 @@ func (s *server) live(w http.ResponseWriter, r *http.Request) error {
 		},
 	})
 	return nil
-}
-
-// eventRows is the view events of the live socket.
-func (s *server) eventRows(ctx context.Context, q live.Query) (live.Page, error) {
-	list, err := s.app.Events(ctx, app.EventFilter{Limit: live.MaxRows})
-	if err != nil {
-		return live.Page{}, err
-	}
-	return live.SelectRows(list, q)
-}
-
-// openapi describes the API from the table of routes.
-func (s *server) openapi(w http.ResponseWriter, _ *http.Request) error {
-	paths := make(map[string]map[string]any)
-	for _, e := range s.routes() {
-		if e.summary == "" {
-			continue
-		}
-		if paths[e.pattern] == nil {
-			paths[e.pattern] = make(map[string]any)
-		}
-		op := map[string]any{
-			"summary": e.summary,
-			"responses": map[string]any{
-				"2XX":     map[string]any{"description": "done"},
-				"default": map[string]any{"description": "what went wrong", "content": map[string]any{"application/problem+json": map[string]any{}}},
-			},
-		}
-		var params []any
-		for _, part := range strings.Split(e.pattern, "/") {
-			if name, ok := strings.CutPrefix(part, "{"); ok {
-				params = append(params, map[string]any{"name": strings.TrimSuffix(name, "}"), "in": "path", "required": true, "schema": map[string]string{"type": "string"}})
-			}
-		}
-		if params != nil {
-			op["parameters"] = params
-		}
-		if e.role != anyone {
-			op["description"] = "Needs the role " + string(e.role) + "."
-			op["security"] = []any{map[string]any{"token": []string{}}, map[string]any{"session": []string{}}}
-		}
-		paths[e.pattern][strings.ToLower(e.method)] = op
-	}
-	return s.json(w, http.StatusOK, map[string]any{
-		"openapi": "3.1.0",
-		"info":    map[string]string{"title": "o2ibd", "version": s.app.Info().Version},
-		"paths":   paths,
-		"components": map[string]any{"securitySchemes": map[string]any{
-			"token":   map[string]string{"type": "http", "scheme": "bearer"},
-			"session": map[string]string{"type": "apiKey", "in": "cookie", "name": cookieName},
-		}},
-	})
 }
 
 // safeNext is where to go after sign-in: a path of ours, nothing else.

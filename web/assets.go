@@ -1,6 +1,8 @@
 package web
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -16,33 +18,62 @@ import (
 //go:embed all:assets/dist
 var dist embed.FS
 
+// file is one built file, ready to send.
+type file struct {
+	media       string
+	plain, gzip []byte
+}
+
+var mediaTypes = map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8"}
+
+// files are those of dist, and built their addresses, with a version; a file that was not built is in
+// neither.
+var files, built = func() (map[string]file, map[string]string) {
+	files, built := make(map[string]file), make(map[string]string)
+	for _, name := range []string{"app.js", "app.css", "icon.svg", "uplot-licence.txt"} {
+		if b, err := dist.ReadFile("assets/dist/" + name); err == nil {
+			sum := sha256.Sum256(b)
+			files[name] = file{media: mediaTypes[path.Ext(name)], plain: b, gzip: compress(b, gzip.BestCompression)}
+			built[name] = "/assets/" + name + "?v=" + hex.EncodeToString(sum[:6])
+		}
+	}
+	return files, built
+}()
+
 func (s *server) asset(w http.ResponseWriter, r *http.Request) error {
-	name := chi.URLParam(r, "file")
-	b, err := dist.ReadFile(path.Join("assets/dist", path.Base(name)))
-	if err != nil || strings.HasPrefix(name, ".") {
+	f, ok := files[chi.URLParam(r, "file")]
+	if !ok {
 		return &statusError{http.StatusNotFound, "no such file"}
 	}
-	switch path.Ext(name) {
-	case ".js":
-		w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
-	case ".css":
-		w.Header().Set("Content-Type", "text/css; charset=utf-8")
-	case ".svg":
-		w.Header().Set("Content-Type", "image/svg+xml")
-	}
+	w.Header().Set("Content-Type", f.media)
 	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
-	_, err = w.Write(b)
+	w.Header().Set("Vary", "Accept-Encoding")
+	if takesGzip(r) {
+		w.Header().Set("Content-Encoding", "gzip")
+		f.plain = f.gzip
+	}
+	_, err := w.Write(f.plain)
 	return err
 }
 
-// built are the files of dist with a version in their address; a file that was not built is "".
-var built = func() map[string]string {
-	m := make(map[string]string)
-	for _, name := range []string{"app.js", "app.css", "icon.svg"} {
-		if b, err := dist.ReadFile("assets/dist/" + name); err == nil {
-			sum := sha256.Sum256(b)
-			m[name] = "/assets/" + name + "?v=" + hex.EncodeToString(sum[:6])
+// takesGzip says whether a browser reads gzip.
+func takesGzip(r *http.Request) bool {
+	for enc := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, q, _ := strings.Cut(strings.TrimSpace(enc), ";")
+		if name == "gzip" {
+			return strings.TrimSpace(q) != "q=0"
 		}
 	}
-	return m
-}()
+	return false
+}
+
+func compress(b []byte, level int) []byte {
+	var out bytes.Buffer
+	z, err := gzip.NewWriterLevel(&out, level)
+	if err != nil {
+		panic(err) // no such level
+	}
+	z.Write(b) // a buffer takes everything
+	z.Close()
+	return out.Bytes()
+}

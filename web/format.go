@@ -102,3 +102,14 @@ func severityMark(s string) string {
 	}
 	return "· info"
 }
+
+// verdictMark is the answer to "is the fabric well?" in one word.
+func verdictMark(v string) string {
+	switch v {
+	case "well":
+		return "● well"
+	case "warning":
+		return "▲ look"
+	}
+	return "✕ not well"
+}

@@ -1,7 +1,9 @@
 package web
 
 import (
+	"bytes"
 	"cmp"
+	"compress/gzip"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,7 +22,6 @@ import (
 	"o2ibd/app"
 	"o2ibd/app/tuning"
 	"o2ibd/engine"
-	"o2ibd/engine/tunables"
 	"o2ibd/web/live"
 )
 
@@ -32,11 +33,17 @@ type frame struct {
 	Who   app.Actor
 	In    bool // signed in
 	Said  string
+
+	Pending *tuning.Pending     // a change that waits to be confirmed
+	Running *app.TuningProgress // a change that is being made
 }
 
 func (s *server) frame(r *http.Request, title string) frame {
 	who, in := actor(r)
 	f := frame{Title: title, Path: r.URL.Path, Info: s.app.Info(), Who: who, In: in}
+	if in {
+		f.Pending, f.Running = s.app.Tuning().Pending(), s.app.TuningProgress()
+	}
 	q := r.URL.Query()
 	if said := q.Get("said"); hmac.Equal([]byte(q.Get("seal")), []byte(s.seal(said))) {
 		f.Said = said
@@ -54,49 +61,68 @@ func (s *server) seal(said string) string {
 // may says whether the one who looks has a role.
 func (f frame) may(role app.Role) bool { return f.In && f.Who.Role.Allows(role) }
 
+// render sends a page whole. What answers a read is compressed; what answers a form may show a secret
+// beside what was typed, and is not.
 func (s *server) render(w http.ResponseWriter, r *http.Request, status int, c templ.Component) {
+	var page bytes.Buffer
+	if err := c.Render(r.Context(), &page); err != nil {
+		s.log.Error("a page was not made", "path", r.URL.Path, "err", err)
+		status = http.StatusInternalServerError
+	}
+	b := page.Bytes()
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Vary", "Accept-Encoding")
+	if r.Method == http.MethodGet && takesGzip(r) {
+		w.Header().Set("Content-Encoding", "gzip")
+		b = compress(b, gzip.BestSpeed)
+	}
 	w.WriteHeader(status)
-	if err := c.Render(r.Context(), w); err != nil {
+	if _, err := w.Write(b); err != nil {
 		s.log.Debug("a page was not sent whole", "path", r.URL.Path, "err", err)
 	}
 }
 
 // back goes to a page and shows a sentence there.
 func (s *server) back(w http.ResponseWriter, r *http.Request, path, said string) error {
-	http.Redirect(w, r, path+"?said="+url.QueryEscape(said)+"&seal="+s.seal(said), http.StatusSeeOther)
+	sep := "?"
+	if strings.Contains(path, "?") {
+		sep = "&"
+	}
+	http.Redirect(w, r, path+sep+"said="+url.QueryEscape(said)+"&seal="+s.seal(said), http.StatusSeeOther)
 	return nil
 }
 
 func (s *server) overviewPage(w http.ResponseWriter, r *http.Request) error {
 	snap := s.app.Snapshot()
-	events, err := s.app.Events(r.Context(), app.EventFilter{Limit: 12})
+	frame := s.frames.Of(snap)
+	o := overviewData{Snap: snap, Sum: live.Summarize(snap), Findings: s.app.Findings(), Range: rangeOf(r.FormValue("range")), Troubles: live.Troubles(snap)}
+	shown := min(worstRows*2, len(o.Troubles))
+	o.Troubles, o.More = o.Troubles[:shown], len(o.Troubles)-shown
+	for _, t := range worstTables {
+		p, err := frame.Select(live.Query{View: "peers", Filter: t.Filter, Sort: t.Sort, Limit: worstRows})
+		if err != nil {
+			return err
+		}
+		for _, row := range p.Rows {
+			t.Rows = append(t.Rows, live.As[engine.Peer](row))
+		}
+		o.Worst = append(o.Worst, t)
+	}
+	var err error
+	if o.Events, err = s.app.Events(r.Context(), app.EventFilter{Limit: 12}); err != nil {
+		return err
+	}
+	h, err := s.app.Tuning().History(r.Context(), tuning.HistoryFilter{Limit: 6})
 	if err != nil {
 		return err
 	}
-	s.render(w, r, http.StatusOK, overview(s.frame(r, "Overview"), snap, live.Summarize(snap), worst(snap.Peers), events, s.app.Findings()))
+	o.Changes = h.Changes[:min(6, len(h.Changes))]
+	s.render(w, r, http.StatusOK, overview(s.frame(r, "Overview"), o))
 	return nil
 }
 
-// worst are the peers that an operator should look at first.
-func worst(peers []engine.Peer) []engine.Peer {
-	score := func(p *engine.Peer) int {
-		n := p.TxQueued*10 + int(p.Reconnects)
-		if p.State != "connected" {
-			n += 1000
-		}
-		if p.AvailableCredits < 0 {
-			n -= p.AvailableCredits * 10
-		}
-		return n
-	}
-	list := slices.Clone(peers)
-	slices.SortStableFunc(list, func(a, b engine.Peer) int { return cmp.Compare(score(&b), score(&a)) })
-	return list[:min(6, len(list))]
-}
-
 // defaultLimit is how many rows a page shows that was not asked for a number.
-const defaultLimit = 200
+const defaultLimit = 100
 
 // tablePage is a page with one live table.
 type tablePage struct {
@@ -106,48 +132,39 @@ type tablePage struct {
 	Err   string
 }
 
-// table reads the address's query and gives the rows that it selects, by type.
-func table[T any](s *server, r *http.Request, view string, rows []T, key func(*T) string) (tablePage, []T) {
+// table reads the address's query and gives the rows that it selects.
+func table[T any](s *server, r *http.Request, view string) (tablePage, []*T) {
 	q, err := query(r, view)
-	p := tablePage{View: view, Query: q}
 	if err == nil {
-		var page live.Page
 		q.Limit = cmp.Or(q.Limit, defaultLimit)
-		p.Query = q
-		if page, err = live.Select(s.app.Snapshot(), q); err == nil {
-			byKey := make(map[string]*T, len(rows))
-			for i := range rows {
-				byKey[key(&rows[i])] = &rows[i]
+		var page live.Page
+		if page, err = s.frames.Of(s.app.Snapshot()).Select(q); err == nil {
+			rows := make([]*T, len(page.Rows))
+			for i, row := range page.Rows {
+				rows[i] = live.As[T](row)
 			}
-			p.Total = page.Total
-			var list []T
-			for _, row := range page.Rows {
-				if v := byKey[row.Key]; v != nil {
-					list = append(list, *v)
-				}
-			}
-			return p, list
+			return tablePage{View: view, Query: q, Total: page.Total}, rows
 		}
 	}
-	p.Err, p.Query.Offset, p.Query.Limit = err.Error(), 0, defaultLimit
-	return p, nil
+	q.Offset, q.Limit = 0, defaultLimit
+	return tablePage{View: view, Query: q, Err: err.Error()}, nil
 }
 
 func (s *server) peersPage(w http.ResponseWriter, r *http.Request) error {
-	p, rows := table(s, r, "peers", s.app.Snapshot().Peers, func(v *engine.Peer) string { return v.ID })
+	p, rows := table[engine.Peer](s, r, "peers")
 	s.render(w, r, tableStatus(p), peersTable(s.frame(r, "Peers"), p, rows))
 	return nil
 }
 
 func (s *server) connsPage(w http.ResponseWriter, r *http.Request) error {
-	p, rows := table(s, r, "conns", s.app.Snapshot().Conns, func(v *engine.Conn) string { return v.ID })
+	p, rows := table[engine.Conn](s, r, "conns")
 	s.render(w, r, tableStatus(p), connsTable(s.frame(r, "Connections"), p, rows))
 	return nil
 }
 
 func (s *server) poolsPage(w http.ResponseWriter, r *http.Request) error {
-	p, rows := table(s, r, "pools", s.app.Snapshot().Pools, func(v *engine.Pool) string { return v.ID })
-	s.render(w, r, tableStatus(p), poolsTable(s.frame(r, "Pools"), p, rows))
+	p, rows := table[engine.Pool](s, r, "pools")
+	s.render(w, r, tableStatus(p), poolsTable(s.frame(r, "Pools"), p, rows, poolCharts(s.app.Snapshot().Pools), rangeOf(r.FormValue("range"))))
 	return nil
 }
 
@@ -187,7 +204,17 @@ func (s *server) peerPage(w http.ResponseWriter, r *http.Request) error {
 			ours = n
 		}
 	}
-	s.render(w, r, http.StatusOK, peerDetail(s.frame(r, p.NID.String()), p, ours, conns, events))
+	d := peerData{Peer: p, Ours: ours, Conns: conns, Events: events, Range: rangeOf(r.FormValue("range")), Charts: peerCharts(p.ID)}
+	if with := strings.TrimSpace(r.FormValue("with")); with != "" {
+		d.With = with
+		k := slices.IndexFunc(snap.Peers, func(x engine.Peer) bool { return x.ID == with || x.NID.String() == with })
+		if k < 0 {
+			d.WithError = "No peer " + clip(with) + " is known: give the NID of another peer of this node."
+		} else {
+			d.Charts = peerCharts(p.ID, snap.Peers[k].ID)
+		}
+	}
+	s.render(w, r, http.StatusOK, peerDetail(s.frame(r, p.NID.String()), d))
 	return nil
 }
 
@@ -215,175 +242,6 @@ func (s *server) auditPage(w http.ResponseWriter, r *http.Request) error {
 
 func (s *server) aboutPage(w http.ResponseWriter, r *http.Request) error {
 	s.render(w, r, http.StatusOK, aboutText(s.frame(r, "About"), s.app.Snapshot()))
-	return nil
-}
-
-// tunablesForm is the form as it is shown: what stands, and what was typed where that was wrong.
-type tunablesForm struct {
-	Scope  string
-	Nets   []string
-	Tag    string
-	Groups []tunableGroup
-	Reason string
-	Errors []string // that belong to no field
-	Wrong  []string // fields that have an error
-	Status int
-	Clash  *tuning.ConflictError
-	Done   *tuning.Result
-}
-
-type tunableGroup struct {
-	Name string
-	Rows []tunableField
-}
-
-type tunableField struct {
-	tuning.Row
-	Typed string
-	Error string
-}
-
-func (s *server) tunablesForm(scope string) (*tunablesForm, error) {
-	if scope == "" {
-		scope = tunables.GlobalScope
-	}
-	t, err := s.app.Tuning().Show(scope)
-	if err != nil {
-		return nil, &statusError{http.StatusUnprocessableEntity, err.Error()}
-	}
-	f := &tunablesForm{Scope: scope, Tag: t.Tag, Status: http.StatusOK}
-	for _, n := range s.app.Snapshot().Nets {
-		if !slices.Contains(f.Nets, n.Net) {
-			f.Nets = append(f.Nets, n.Net)
-		}
-	}
-	for _, row := range t.Tunables {
-		if row.Scope != scope {
-			continue
-		}
-		name := string(row.Group)
-		if len(f.Groups) == 0 || f.Groups[len(f.Groups)-1].Name != name {
-			f.Groups = append(f.Groups, tunableGroup{Name: name})
-		}
-		g := &f.Groups[len(f.Groups)-1]
-		field := tunableField{Row: row}
-		if row.Value != nil {
-			field.Typed = string(*row.Value)
-		}
-		g.Rows = append(g.Rows, field)
-	}
-	return f, nil
-}
-
-func (s *server) tunablesPage(w http.ResponseWriter, r *http.Request) error {
-	f, err := s.tunablesForm(r.FormValue("scope"))
-	if err != nil {
-		return err
-	}
-	s.render(w, r, http.StatusOK, tunablesEdit(s.frame(r, "Tunables"), f))
-	return nil
-}
-
-// changeTunables takes the form: what differs from what the form showed is the change; an empty field
-// unsets.
-func (s *server) changeTunables(w http.ResponseWriter, r *http.Request) error {
-	if err := r.ParseForm(); err != nil {
-		return &statusError{http.StatusBadRequest, "the form is malformed"}
-	}
-	f, err := s.tunablesForm(r.PostForm.Get("scope"))
-	if err != nil {
-		return err
-	}
-	f.Reason = r.PostForm.Get("reason")
-	req := tuning.Request{Reason: f.Reason, IfMatch: r.PostForm.Get("tag"), DryRun: r.PostForm.Get("do") == "preview"}
-	for gi := range f.Groups {
-		for i := range f.Groups[gi].Rows {
-			row := &f.Groups[gi].Rows[i]
-			if !r.PostForm.Has(row.Name) {
-				continue
-			}
-			row.Typed = strings.TrimSpace(r.PostForm.Get(row.Name))
-			if row.Typed == r.PostForm.Get("was."+row.Name) {
-				continue
-			}
-			c := tuning.Change{Scope: f.Scope, Name: row.Name}
-			if row.Typed != "" {
-				c.Value = tuning.NewScalar(row.Typed)
-			}
-			req.Changes = append(req.Changes, c)
-		}
-	}
-	who, _ := actor(r)
-	var res tuning.Result
-	if len(req.Changes) == 0 {
-		err = tuning.ErrNothing
-	} else {
-		res, err = s.app.ChangeTunables(r.Context(), who, req)
-	}
-	var invalid *tuning.InvalidError
-	switch {
-	case err == nil && !req.DryRun:
-		said := "Saved. Nothing had to change."
-		if res.ChangeID != "" {
-			said = fmt.Sprintf("Saved as change %s: %s.", res.ChangeID, changedNames(res.Changed))
-		}
-		return s.back(w, r, "/tunables/history", said)
-	case err == nil:
-		f.Done = &res
-	case errors.As(err, &invalid):
-		f.Status = http.StatusUnprocessableEntity
-		f.place(invalid.Fields)
-	case errors.As(err, &f.Clash):
-		f.Status = http.StatusPreconditionFailed
-	case errors.Is(err, tuning.ErrNothing):
-		f.Status = http.StatusUnprocessableEntity
-		f.Errors = append(f.Errors, "Nothing was changed in the form.")
-	default:
-		f.Status = statusOf(err)
-		f.Errors = append(f.Errors, err.Error())
-	}
-	s.render(w, r, f.Status, tunablesEdit(s.frame(r, "Tunables"), f))
-	return nil
-}
-
-// place puts errors beside their fields.
-func (f *tunablesForm) place(errs []tunables.FieldError) {
-	for _, e := range errs {
-		placed := false
-		for gi := range f.Groups {
-			for i := range f.Groups[gi].Rows {
-				if row := &f.Groups[gi].Rows[i]; row.Name == e.Name && row.Scope == e.Scope {
-					row.Error = e.Problem + ". Allowed: " + e.Allowed + "."
-					placed = true
-					f.Wrong = append(f.Wrong, e.Name)
-				}
-			}
-		}
-		if !placed {
-			f.Errors = append(f.Errors, e.Error())
-		}
-	}
-	f.Errors = append(f.Errors, "Nothing was changed: the old values stand.")
-}
-
-func changedNames(list []tuning.Changed) string {
-	var names []string
-	for _, c := range list {
-		names = append(names, tunables.Scoped{Scope: c.Scope, Name: c.Name}.String())
-	}
-	return strings.Join(names, ", ")
-}
-
-func (s *server) historyPage(w http.ResponseWriter, r *http.Request) error {
-	f, err := historyFilter(r)
-	if err != nil {
-		return err
-	}
-	h, err := s.app.Tuning().History(r.Context(), f)
-	if err != nil {
-		return err
-	}
-	s.render(w, r, http.StatusOK, historyList(s.frame(r, "History of tunables"), f, h.Changes))
 	return nil
 }
 

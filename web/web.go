@@ -24,6 +24,7 @@ import (
 	"o2ibd/app"
 	"o2ibd/app/tuning"
 	"o2ibd/engine"
+	"o2ibd/web/live"
 )
 
 // Appliance is what the page needs of *app.App.
@@ -96,6 +97,8 @@ type server struct {
 	limiter *limiter
 	cross   *http.CrossOriginProtection
 	metrics *meter
+	frames  live.Frames
+	recent  recentEvents
 	sealKey []byte // of seal
 }
 

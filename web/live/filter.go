@@ -1,10 +1,7 @@
 package live
 
 import (
-	"cmp"
 	"fmt"
-	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,7 +16,7 @@ type Filter struct {
 }
 
 type term struct {
-	field int
+	field int // of columns
 	op    string
 	text  string
 	num   float64
@@ -126,18 +123,20 @@ func cut(w string) (name, op, val string, ok bool) {
 	return name, op, val, true
 }
 
-func (f *Filter) match(row reflect.Value) bool {
-	for i := range f.terms {
-		if !f.terms[i].match(value(row.Field(f.terms[i].field))) {
+// match looks at row i.
+func (f *Filter) match(v *view, i int) bool {
+	for t := range f.terms {
+		if !f.terms[t].match(v, i) {
 			return false
 		}
 	}
 	return true
 }
 
-func (t *term) match(v any) bool {
-	if n, ok := number(v); ok && t.isNum {
-		switch t.op {
+func (t *term) match(v *view, i int) bool {
+	c := v.column(t.field)
+	if t.isNum && c.isNum[i] {
+		switch n := c.nums[i]; t.op {
 		case "=":
 			return n == t.num
 		case "!=":
@@ -148,11 +147,7 @@ func (t *term) match(v any) bool {
 			return n > t.num
 		}
 	}
-	s := ""
-	if v != nil {
-		s = strings.ToLower(fmt.Sprint(v))
-	}
-	switch t.op {
+	switch s := v.texts(t.field)[i]; t.op {
 	case "=":
 		return s == t.text
 	case "!=":
@@ -171,35 +166,4 @@ func parseSort(text string, cols *columns) (field int, desc bool, err error) {
 		return 0, false, wrong("cannot sort by %q; known fields: %s", name, strings.Join(cols.names, ", "))
 	}
 	return i, desc, nil
-}
-
-// order sorts rows by a field; equal ones keep their order.
-func order(rows []reflect.Value, field int, desc bool) {
-	slices.SortStableFunc(rows, func(a, b reflect.Value) int {
-		c := compare(value(a.Field(field)), value(b.Field(field)))
-		if desc {
-			return -c
-		}
-		return c
-	})
-}
-
-// compare puts nothing first, then numbers, then text.
-func compare(a, b any) int {
-	x, aNum := number(a)
-	y, bNum := number(b)
-	switch {
-	case a == nil || b == nil:
-		return cmp.Compare(rank(a), rank(b))
-	case aNum && bNum:
-		return cmp.Compare(x, y)
-	}
-	return strings.Compare(fmt.Sprint(a), fmt.Sprint(b))
-}
-
-func rank(v any) int {
-	if v == nil {
-		return 0
-	}
-	return 1
 }

@@ -24,12 +24,15 @@ const (
 	aliveEvery  = 4 * time.Second       // how often the session is looked at
 	slack       = 50 * time.Millisecond // a tick may be that early
 	maxRate     = 10                    // frames a second for one subscription
+	quiet       = 3 * time.Second       // a subscription is told so often that nothing changed
 )
 
 // Source is what a socket shows.
 type Source struct {
 	// Watch gives a wake-up a tick and the latest snapshot.
 	Watch func() (tick <-chan struct{}, latest func() *engine.Snapshot, cancel func())
+	// Frames shares what all sockets look at.
+	Frames *Frames
 	// Events gives the page of events for a query, and a wake-up for new ones.
 	Events      func(ctx context.Context, q Query) (Page, error)
 	WatchEvents func() (news <-chan struct{}, cancel func())
@@ -59,26 +62,21 @@ type reply struct {
 	Message string `json:"message,omitempty"`
 }
 
-type patchFrame struct {
-	Op  string `json:"op"`
-	ID  string `json:"id"`
-	Seq uint64 `json:"seq"`
-	Patch
-}
-
 // subscription is one view of one viewer. It is sent when it is due and something changed, always the
-// latest: a slow viewer gets fewer frames, never a longer queue.
+// latest: a slow viewer gets fewer frames, never a longer queue. Where nothing changes it is told that now
+// and then, so that a viewer can tell a quiet fabric from a lost appliance.
 type subscription struct {
 	q     Query
 	every time.Duration
-	next  time.Time
+	next  time.Time // when it is due
+	sent  time.Time
 	seq   uint64
 	shown Page
 }
 
 // Serve runs the protocol on an upgraded request until either side ends it.
 func Serve(w http.ResponseWriter, r *http.Request, src Source) {
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}})
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, CompressionMode: websocket.CompressionNoContextTakeover})
 	if err != nil {
 		src.Protest("the live socket was not opened: " + err.Error())
 		return
@@ -127,6 +125,7 @@ type session struct {
 	subs     map[string]*subscription
 	mistakes int
 	news     bool // events came that not every subscription has seen
+	buf      []byte
 }
 
 func (s *session) run(ctx context.Context, frames <-chan []byte, ended <-chan error) (websocket.StatusCode, string) {
@@ -205,14 +204,10 @@ func (s *session) take(ctx context.Context, b []byte, latest func() *engine.Snap
 		return s.mistake(ctx, r.ID, err.Error())
 	}
 	s.subs[r.ID] = sub
-	sub.shown, sub.seq, sub.next = page, 1, time.Now().Add(sub.every)
-	return s.write(ctx, struct {
-		Op    string `json:"op"`
-		ID    string `json:"id"`
-		Seq   uint64 `json:"seq"`
-		Total int    `json:"total"`
-		Rows  []Row  `json:"rows"`
-	}{"full", r.ID, 1, page.Total, page.Rows})
+	now := time.Now()
+	sub.shown, sub.seq, sub.next, sub.sent = page, 1, now.Add(sub.every), now
+	s.buf = appendFull(s.buf[:0], r.ID, sub.seq, page)
+	return s.send(ctx, s.buf)
 }
 
 func (s *session) mistake(ctx context.Context, id, text string) error {
@@ -227,7 +222,7 @@ func (s *session) page(ctx context.Context, sub *subscription, snap *engine.Snap
 	if sub.q.View == "events" {
 		return s.src.Events(ctx, sub.q)
 	}
-	return Select(snap, sub.q)
+	return s.src.Frames.Of(snap).Select(sub.q)
 }
 
 // show sends each subscription that is due what changed in it.
@@ -235,25 +230,25 @@ func (s *session) show(ctx context.Context, snap *engine.Snapshot) error {
 	now := time.Now().Add(slack)
 	waiting := false
 	for id, sub := range s.subs {
-		events := sub.q.View == "events"
-		if events && !s.news {
-			continue
-		}
+		events, silent := sub.q.View == "events", now.Sub(sub.sent) >= quiet
 		if now.Before(sub.next) {
-			waiting = waiting || events
+			waiting = waiting || events && s.news
 			continue
 		}
-		page, err := s.page(ctx, sub, snap)
-		if err != nil {
-			return s.write(ctx, reply{Op: "error", ID: id, Message: err.Error()})
+		page := sub.shown
+		if !events || s.news {
+			var err error
+			if page, err = s.page(ctx, sub, snap); err != nil {
+				return s.write(ctx, reply{Op: "error", ID: id, Message: err.Error()})
+			}
 		}
-		p := Diff(sub.shown, page)
-		if p.empty(sub.shown.Total) {
+		var changed bool
+		if s.buf, changed = appendPatch(s.buf[:0], id, sub.seq+1, sub.shown, page); !changed && !silent {
 			continue
 		}
 		sub.seq++
-		sub.shown, sub.next = page, now.Add(sub.every)
-		if err := s.write(ctx, patchFrame{"patch", id, sub.seq, p}); err != nil {
+		sub.shown, sub.next, sub.sent = page, now.Add(sub.every), now
+		if err := s.send(ctx, s.buf); err != nil {
 			return err
 		}
 	}
@@ -266,6 +261,10 @@ func (s *session) write(ctx context.Context, v any) error {
 	if err != nil {
 		return err
 	}
+	return s.send(ctx, b)
+}
+
+func (s *session) send(ctx context.Context, b []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, writeWithin)
 	defer cancel()
 	return s.c.Write(ctx, websocket.MessageText, b)

@@ -33,6 +33,22 @@ export function utc(ms: number): string {
 const good = new Set(["connected", "established", "up", "active", "running", "done", "applied"]);
 const wait = new Set(["connecting", "reconnecting", "active_connect", "passive_wait", "init", "closing", "proposed"]);
 
+const marks: Record<string, string> = { error: "✕ error", warning: "▲ warning", info: "· info" };
+const verdicts: Record<string, string> = { well: "● well", warning: "▲ look", error: "✕ not well" };
+
+export function local(ms: number): string {
+  return new Date(ms).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+}
+
+function time(ms: number, text: string, cls: string): HTMLTimeElement {
+  const t = document.createElement("time");
+  t.className = cls;
+  t.dateTime = new Date(ms).toISOString();
+  t.title = utc(ms);
+  t.textContent = text;
+  return t;
+}
+
 // show puts a value into an element as its data-f says.
 export function show(el: HTMLElement, v: Value): void {
   const text = v === null || v === undefined ? "" : String(v);
@@ -43,31 +59,41 @@ export function show(el: HTMLElement, v: Value): void {
     case "bytes":
       el.textContent = bytes(Number(v));
       return;
-    case "ago": {
-      const t = document.createElement("time");
-      if (typeof v !== "number") {
-        el.textContent = "never";
-        return;
-      }
-      t.className = "ago";
-      t.dateTime = new Date(v).toISOString();
-      t.title = utc(v);
-      t.textContent = span(Date.now() - v) + " ago";
-      el.replaceChildren(t);
+    case "ago":
+      if (typeof v === "number") el.replaceChildren(time(v, span(Date.now() - v) + " ago", "ago"));
+      else el.textContent = "never";
       return;
-    }
+    case "moment":
+      el.replaceChildren(time(Number(v), local(Number(v)), ""));
+      return;
+    case "since":
+      if (typeof v === "number") el.replaceChildren("since ", time(v, local(v), ""));
+      else el.textContent = "";
+      return;
+    case "severity":
+      el.replaceChildren(word("sev " + text, marks[text] ?? text));
+      return;
+    case "verdict":
+      el.className = "sum " + text;
+      el.textContent = verdicts[text] ?? text;
+      return;
     case "state": {
-      const outer = document.createElement("span");
-      const mark = document.createElement("span");
-      mark.setAttribute("aria-hidden", "true");
       const kind = good.has(text) ? "good" : wait.has(text) ? "wait" : "bad";
-      outer.className = "state " + kind;
-      mark.textContent = kind === "good" ? "●" : kind === "wait" ? "◐" : "○";
+      const outer = word("state " + kind, "");
+      const mark = word("", kind === "good" ? "●" : kind === "wait" ? "◐" : "○");
+      mark.setAttribute("aria-hidden", "true");
       outer.append(mark, " " + text);
       el.replaceChildren(outer);
       return;
     }
     default:
-      el.textContent = text;
+      if (el.textContent !== text) el.textContent = text;
   }
+}
+
+function word(cls: string, text: string): HTMLElement {
+  const e = document.createElement("span");
+  e.className = cls;
+  e.textContent = text;
+  return e;
 }
