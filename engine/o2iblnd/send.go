@@ -51,6 +51,9 @@ func (s *scheduler) launch(c *conn, m *Message) {
 		t.typ, t.waiting = wire.MsgGetReq, true
 		t.sinkSize = m.Len
 		if e := s.describe(c, t, m.Segs, m.Len, &out.RD); e != 0 {
+			if e != eNETDOWN {
+				e = eIO // spec o2iblnd 4.2
+			}
 			s.abandon(t, e)
 			return
 		}

@@ -10,6 +10,7 @@ import (
 
 	"o2ibd/engine/arena"
 	"o2ibd/engine/tunables"
+	"o2ibd/engine/verbs"
 	"o2ibd/engine/verbs/mem"
 	"o2ibd/engine/wire"
 )
@@ -30,10 +31,14 @@ type twin struct {
 
 	received int
 	ended    []*Message
+	events   []Event
+	down     int                        // PeerDown
+	sink     []arena.Buffer             // where the next large PUT goes; nil: memory of its own
 	answer   func(s Sender, m *Message) // when a received message has ended; may be nil
 }
 
-func newTwins(t *testing.T, set map[string]string) *twins {
+// newTwins makes them; wrap changes what the first one has for a provider.
+func newTwins(t *testing.T, set map[string]string, wrap ...func(verbs.Provider) verbs.Provider) *twins {
 	w := &twins{t: t, f: mem.NewFabric(mem.Options{Stepped: true}), now: time.Unix(1_700_000_000, 0)}
 	v := tunables.Values{{Scope: tunables.GlobalScope, Name: "use_privileged_port"}: "0"}
 	for name, value := range set {
@@ -43,8 +48,14 @@ func newTwins(t *testing.T, set map[string]string) *twins {
 	for i := range w.nodes {
 		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
 		x := &twin{nid: wire.MakeNID(wire.NetO2IB, 0x0a000001+uint32(i)), arena: arena.New(1 << 30)}
+		p := w.f.Provider(addr)
+		if i == 0 {
+			for _, f := range wrap {
+				p = f(p)
+			}
+		}
 		var err error
-		x.lnd, err = New(Config{Provider: w.f.Provider(addr), Upper: x, Payload: x.arena, Global: g, Scheds: 1, Now: func() time.Time { return w.now }})
+		x.lnd, err = New(Config{Provider: p, OnEvent: func(e Event) { x.events = append(x.events, e) }, Upper: x, Payload: x.arena, Global: g, Scheds: 1, Now: func() time.Time { return w.now }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +171,10 @@ func (x *twin) in(state connState) (n int) {
 func (x *twin) Parse(s Sender, _, _ wire.NID, hdr *wire.LNetHeader, rx Rx, _ bool) error {
 	x.received++
 	m := &Message{Hdr: *hdr, Len: int(hdr.PayloadLength), Owner: "receive"}
-	if m.Len > 0 {
+	switch {
+	case m.Len > wire.MaxImmediate && x.sink != nil:
+		m.Segs = append(m.Segs, x.sink...)
+	case m.Len > 0:
 		m.Segs = append(m.Segs, x.buffer(m.Len))
 	}
 	rx.Receive(s, m)
@@ -176,7 +190,7 @@ func (x *twin) Finalize(s Sender, m *Message) {
 
 func (x *twin) NIStatus(wire.NID, bool) {}
 
-func (x *twin) PeerDown(_, _ wire.NID, _ error, _ time.Time) {}
+func (x *twin) PeerDown(_, _ wire.NID, _ error, _ time.Time) { x.down++ }
 
 // TestEarlyMessageIsKept: a message that a scheduler sees before connd knows of the connection waits, and
 // is handled when the connection is made (spec o2iblnd 2.14).

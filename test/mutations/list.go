@@ -96,6 +96,13 @@ var list = []mutation{
 	{name: "a turn without a bound", file: lnd + "sched.go", old: "reschedule = 100", new: "reschedule = 1000", run: "TestTurnIsBounded"},
 	{name: "index runs into the generation", file: lnd + "conn.go", old: "gen)<<(wrKindBits+wrIdxBits)", new: "gen)<<(wrKindBits+wrIdxBits-1)", run: "TestWorkRequestIDs"},
 	{name: "peer of another NI found", file: lnd + "peer.go", old: "p.nid == nid && p.ni == ni", new: "p.nid == nid", run: "TestPeerTable"},
+	{name: "completion of another generation believed", file: lnd + "sched.go", old: "t.gen.Load() == gen && t.conn != nil && t.conn.sched == s {", new: "t.conn != nil && t.conn.sched == s {", run: "ForeignCompletions"},
+	{name: "receive of another generation believed", file: lnd + "sched.go", old: "c != nil && c.gen == gen", new: "c != nil", run: "ForeignCompletions"},
+	{name: "port 1 never tried", file: lnd + "connect.go", old: "return a.port > 0\n", new: "return a.port > 1\n", run: "NextPrivilegedPort"},
+	{name: "missing privilege ends the attempt", file: lnd + "connect.go", old: "a.port = 0\n\t\tif !d.portRefused", new: "a.port = -1\n\t\tif !d.portRefused", run: "NextPrivilegedPort"},
+	{name: "data left in the stand-in", file: lnd + "send.go", old: "scatter(m.Segs, t.bounce.Bytes()[:n])", new: "_ = n", run: "Scattered"},
+	{name: "PUT_NAK without a reason", file: lnd + "recv.go", old: "s.answer(c, wire.MsgPutNak, cookie, int32(e))", new: "s.answer(c, wire.MsgPutNak, cookie, 0)", run: "Scattered"},
+	{name: "LNet told twice of a peer that is gone", file: lnd + "connd.go", old: "\t\tp.err = nil\n\t\td.lnd.upper", new: "\t\td.lnd.upper.PeerDown(p.ni.nid, p.nid, why, time.Time{})\n\t\td.lnd.upper", run: "Attempts"},
 	{name: "attempt given up too late", file: lnd + "connd.go", old: "max(5*time.Second, timeout/4)", new: "max(5*time.Second, timeout)", run: setup},
 
 	// Registration, devices and draining (spec o2iblnd 4.12, 6.3, 6.4, 7.4).
