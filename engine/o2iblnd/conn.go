@@ -51,7 +51,6 @@ type conn struct {
 	est          *establishment // what was negotiated
 	version      wire.Version
 	setup        connState // connd's view
-	commsErr     *reason   // first reason to close, before establishment
 	reconnect    bool
 	disconnected bool // the CM said so
 	drained      bool

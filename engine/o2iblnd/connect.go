@@ -326,9 +326,6 @@ func (d *connd) established(c *conn, why *reason) {
 		p.version, p.incarnation = c.version, c.est.incarnation
 	}
 	p.ni.established.Add(1)
-	if why == nil && c.commsErr != nil {
-		why = c.commsErr
-	}
 	if why == nil && !p.linked {
 		why = because(eCONNABORTED, "the peer was deleted while the connection was made")
 	}

@@ -64,7 +64,7 @@ var list = []mutation{
 	{name: "option runs over its block", file: "engine/wire/pcap/pcap.go", old: "if padded > len(o)-4 {", new: "if padded > len(o) {"},
 
 	// Memory.
-	{name: "free pieces are not merged", file: "engine/arena/arena.go", old: "for order < slabOrder {", new: "for order < slabOrder-1 {"},
+	{name: "free pieces are not merged", file: "engine/arena/arena.go", old: "for order < slabOrder && s.free[order].remove", new: "for order < minOrder && s.free[order].remove"},
 
 	// LNet (spec lnet).
 	{name: "payload of 1 MiB refused", file: "engine/lnet/parse.go", old: "h.PayloadLength > wire.MaxPayload", new: "h.PayloadLength >= wire.MaxPayload"},

@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -175,6 +176,7 @@ func readStart(s Stream, reply bool) (*mpaFrame, []byte, error) {
 	if err := more(mpaFrameSize + n); err != nil {
 		return nil, nil, err
 	}
-	f.body(buf[mpaFrameSize : mpaFrameSize+n])
-	return &f, buf[mpaFrameSize+n : end], nil
+	// Copies, since they live as long as the connection, and buf is large.
+	f.body(bytes.Clone(buf[mpaFrameSize : mpaFrameSize+n]))
+	return &f, bytes.Clone(buf[mpaFrameSize+n : end]), nil
 }
