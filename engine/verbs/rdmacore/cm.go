@@ -184,8 +184,8 @@ func (c *cm) event(raw *C.struct_hca_event) {
 		ResponderResources: uint8(raw.responder_resources), InitiatorDepth: uint8(raw.initiator_depth), FlowControl: raw.flow_control != 0,
 		RetryCount: uint8(raw.retry_count), RNRRetryCount: uint8(raw.rnr_retry_count),
 	}}
-	if raw.private_len > 0 {
-		ev.Private = C.GoBytes(ptr(&raw.private_data[0]), C.int(raw.private_len))
+	for _, b := range raw.private_data[:raw.private_len] {
+		ev.Private = append(ev.Private, byte(b))
 	}
 	if typ == verbs.EventConnectRequest {
 		c.request(raw, ev)

@@ -44,6 +44,7 @@ func TestConformance(t *testing.T) {
 			return node(t, "O2IBD_HCA_CLIENT"), node(t, "O2IBD_HCA_SERVER")
 		},
 		Patience: 30 * time.Second,
+		Vague:    os.Getenv("O2IBD_HCA_VAGUE") != "",
 	}
 	if a := os.Getenv("O2IBD_HCA_NOWHERE"); a != "" {
 		env.Nowhere = netip.MustParseAddrPort(a)

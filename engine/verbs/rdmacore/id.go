@@ -48,8 +48,6 @@ type id struct {
 	grace     *time.Timer
 }
 
-func ptr(p *C.uint8_t) unsafe.Pointer { return unsafe.Pointer(p) }
-
 // idPointer turns a pointer of C's, which came as a number, back.
 func idPointer(n C.uint64_t) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&n)) }
 

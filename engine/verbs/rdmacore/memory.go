@@ -118,8 +118,11 @@ type mw struct {
 
 func (m *mw) RKey() uint32 { return m.next.Load() }
 
-// bound is called when a bind was posted.
-func (m *mw) bound() { m.next.Store(uint32(C.ibv_inc_rkey(C.uint32_t(m.next.Load())))) }
+// bound is called when a bind was posted: the next one names the key of this one.
+func (m *mw) bound() {
+	m.c.rkey = C.uint32_t(m.next.Load())
+	m.next.Store(uint32(C.ibv_inc_rkey(m.c.rkey)))
+}
 
 func (m *mw) Close() error {
 	e := C.ibv_dealloc_mw(m.c)

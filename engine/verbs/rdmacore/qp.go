@@ -64,7 +64,11 @@ func (i *id) CreateQP(attr verbs.QPAttr) (verbs.QP, error) {
 		case unix.EINVAL:
 			hint = fmt.Sprintf("the device says %d requests and %d pieces are possible, but not always together: lower peer_credits", caps.MaxQPWR, caps.MaxSGE)
 		}
-		return nil, failed(errno, hint, "rdma_create_qp for %d sends and %d receives on %s", attr.MaxSendWR, attr.MaxRecvWR, i.dev.info.Name)
+		e := failed(errno, hint, "rdma_create_qp for %d sends and %d receives on %s", attr.MaxSendWR, attr.MaxRecvWR, i.dev.info.Name)
+		if errno == unix.ENOTCONN {
+			e.also, e.hint = verbs.ErrState, "the peer has given the connection up, or the address is gone"
+		}
+		return nil, e
 	}
 	q := &qp{id: i, cq: cq, c: c, num: uint32(C.hca_qp_num(c))}
 	i.mu.Lock()

@@ -16,6 +16,8 @@
 #define GEN_MASK 0x7ffu
 #define SLOT_MASK 0xfffffu
 #define CHAIN 64
+#define RXE_VENDOR 0xffffff
+#define KERNEL_WITH_INVALIDATE (1u << 2)
 
 struct place {
 	struct hca_qp *qp;
@@ -29,6 +31,7 @@ struct hca_cq {
 	struct place *table;
 	uint32_t size;
 	uint32_t wanted;       // entries that all queue pairs may need
+	unsigned invalidated;  // the flag of a completion that took a key away
 	struct hca_qp *flushed; // queue pairs with receives that we flush ourselves
 };
 
@@ -71,6 +74,11 @@ struct hca_cq *hca_cq_open(struct ibv_context *ctx, int entries)
 		goto failed;
 	if (hca_nonblock(cq->channel->fd))
 		goto no_cq;
+	struct ibv_device_attr attr;
+	if (ibv_query_device(ctx, &attr))
+		goto no_cq;
+	// rxe hands the kernel's flags through, where this one is another.
+	cq->invalidated = attr.vendor_id == RXE_VENDOR ? KERNEL_WITH_INVALIDATE : IBV_WC_WITH_INV;
 	cq->cq = ibv_create_cq(ctx, entries, NULL, cq->channel, 0);
 	if (!cq->cq)
 		goto no_cq;
@@ -140,6 +148,7 @@ static uint8_t status_of(enum ibv_wc_status s)
 	case IBV_WC_LOC_PROT_ERR:
 	case IBV_WC_LOC_ACCESS_ERR: return 3;
 	case IBV_WC_REM_ACCESS_ERR: return 4;
+	case IBV_WC_REM_OP_ERR:
 	case IBV_WC_REM_INV_REQ_ERR: return 5;
 	case IBV_WC_RETRY_EXC_ERR: return 6;
 	case IBV_WC_RNR_RETRY_EXC_ERR: return 7;
@@ -187,7 +196,7 @@ int hca_cq_poll(struct hca_cq *cq, struct hca_wc *out, int max, int *failed)
 				++*failed;
 			} else if (o->op == OP_RECV) {
 				o->byte_len = wc->byte_len;
-				if (wc->wc_flags & IBV_WC_WITH_INV)
+				if (wc->wc_flags & cq->invalidated)
 					o->inv_key = wc->invalidated_rkey;
 			}
 		}
@@ -297,6 +306,12 @@ struct hca_qp *hca_qp_open(struct rdma_cm_id *id, struct ibv_pd *pd, struct hca_
 	if (rdma_create_qp(id, pd, &attr)) {
 		err = errno;
 		unplace(qp);
+		// The device, or the state of the id? A queue pair without the id tells.
+		struct ibv_qp *alone = ibv_create_qp(pd, &attr);
+		if (alone) {
+			ibv_destroy_qp(alone);
+			err = ENOTCONN;
+		}
 		goto failed;
 	}
 	qp->qp = id->qp;

@@ -76,7 +76,7 @@ func badLocal(t *testing.T, w *world, spoil func(*verbs.SGE)) {
 	wr := c.send(1, 0, 100)
 	spoil(&wr.SGE[0])
 	if p := c.post(nil, wr); p.Err == nil {
-		if wc := c.completion(1); wc.Status != verbs.WCLocalAccess {
+		if wc := c.completion(1); !c.failedAs(wc, verbs.WCLocalAccess) {
 			t.Fatalf("send: %+v", wc)
 		}
 		w.a.event(c.id, verbs.EventDisconnected)
