@@ -218,6 +218,7 @@ int hca_device_info(struct ibv_context *ctx, int port, struct hca_device *d)
 	d->max_cqe = a.max_cqe;
 	d->max_mr = a.max_mr_size;
 	d->windows = a.max_mw > 0 && (a.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B));
+	d->loose = a.vendor_id == HCA_RXE;
 	d->invalidates = d->windows && (a.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS);
 	d->reads = a.max_qp_rd_atom > 0;
 	err = ibv_query_port(ctx, (uint8_t)port, &p);

@@ -28,24 +28,36 @@ func setting(t *testing.T, name string) string {
 	return v
 }
 
-func node(t *testing.T, addr string) verbstest.Node {
+func node(t *testing.T, addr string, opt rdmacore.Options) verbstest.Node {
 	t.Helper()
-	p, err := rdmacore.New(rdmacore.Options{})
+	p, err := rdmacore.New(opt)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return verbstest.Node{Provider: p, Addr: netip.MustParseAddr(setting(t, addr))}
 }
 
-// TestConformance runs the suite between two addresses of this host.
-func TestConformance(t *testing.T) {
-	env := verbstest.Env{
+func environment(opt rdmacore.Options) verbstest.Env {
+	return verbstest.Env{
 		New: func(t *testing.T) (c, s verbstest.Node) {
-			return node(t, "O2IBD_HCA_CLIENT"), node(t, "O2IBD_HCA_SERVER")
+			return node(t, "O2IBD_HCA_CLIENT", opt), node(t, "O2IBD_HCA_SERVER", opt)
 		},
 		Patience: 30 * time.Second,
 		Vague:    os.Getenv("O2IBD_HCA_VAGUE") != "",
 	}
+}
+
+// TestLooseWindows runs it with the windows of a device that does not keep peers inside of them: they are
+// bound, used and taken back like others.
+func TestLooseWindows(t *testing.T) {
+	env := environment(rdmacore.Options{LooseWindows: true, ACKTimeout: 14})
+	env.LooseWindows = true
+	verbstest.Run(t, env)
+}
+
+// TestConformance runs the suite between two addresses of this host.
+func TestConformance(t *testing.T) {
+	env := environment(rdmacore.Options{})
 	if a := os.Getenv("O2IBD_HCA_NOWHERE"); a != "" {
 		env.Nowhere = netip.MustParseAddrPort(a)
 	}
@@ -62,7 +74,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestDevices(t *testing.T) {
-	n := node(t, "O2IBD_HCA_CLIENT")
+	n := node(t, "O2IBD_HCA_CLIENT", rdmacore.Options{})
 	infos, err := n.Provider.Devices()
 	if err != nil {
 		t.Fatal(err)

@@ -195,7 +195,7 @@ func (p *provider) device(c *C.struct_rdma_cm_id, local netip.Addr) (*device, er
 	if d := p.devices[key]; d != nil {
 		return d, nil
 	}
-	info, err := deviceInfo(c.verbs, int(c.port_num), local)
+	info, err := p.deviceInfo(c.verbs, int(c.port_num), local)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func interfaceOf(addr netip.Addr) string {
 	return ""
 }
 
-func deviceInfo(ctx *C.struct_ibv_context, port int, addr netip.Addr) (verbs.DeviceInfo, error) {
+func (p *provider) deviceInfo(ctx *C.struct_ibv_context, port int, addr netip.Addr) (verbs.DeviceInfo, error) {
 	var a C.struct_hca_device
 	if e := C.hca_device_info(ctx, C.int(port), &a); e != 0 {
 		return verbs.DeviceInfo{}, failed(unix.Errno(e), "", "querying %s, port %d", C.GoString(C.ibv_get_device_name(ctx.device)), port)
@@ -234,6 +234,9 @@ func deviceInfo(ctx *C.struct_ibv_context, port int, addr netip.Addr) (verbs.Dev
 			MaxQPWR: int(a.max_qp_wr), MaxSGE: min(int(a.max_sge), verbs.MaxSGE), MaxCQE: int(a.max_cqe), MaxMRSize: uint64(a.max_mr),
 			MemoryWindow: a.windows != 0, SendInv: a.invalidates != 0, Read: a.reads != 0, RNRRetry: a.iwarp == 0, RemoteAck: a.iwarp == 0,
 		},
+	}
+	if a.loose != 0 && !p.opt.LooseWindows {
+		d.Caps.MemoryWindow, d.Caps.SendInv = false, false
 	}
 	switch {
 	case a.iwarp != 0:

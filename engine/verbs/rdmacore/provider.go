@@ -35,6 +35,9 @@ type Options struct {
 	// ACKTimeout is the local ACK timeout of queue pairs as the HCA counts it: 4.096 µs * 2^n, 1 to 31. 0
 	// leaves it to rdma_cm.
 	ACKTimeout uint8
+	// LooseWindows offers memory windows even where the device lets a peer reach outside of them, in the
+	// region that they are on. The kernel's rxe does.
+	LooseWindows bool
 }
 
 // provider implements verbs.Provider.
@@ -124,7 +127,7 @@ func (p *provider) Devices() ([]verbs.DeviceInfo, error) {
 				continue
 			}
 			if addr, ok := netip.AddrFromSlice(ipn.IP); ok && !addr.IsLinkLocalUnicast() {
-				if info, err := probe(addr.Unmap()); err == nil {
+				if info, err := p.probe(addr.Unmap()); err == nil {
 					info.Interface = i.Name
 					infos = append(infos, info)
 				}
@@ -135,7 +138,7 @@ func (p *provider) Devices() ([]verbs.DeviceInfo, error) {
 }
 
 // probe asks the device under an address for its attributes.
-func probe(addr netip.Addr) (verbs.DeviceInfo, error) {
+func (p *provider) probe(addr netip.Addr) (verbs.DeviceInfo, error) {
 	ch, err := C.rdma_create_event_channel()
 	if ch == nil {
 		return verbs.DeviceInfo{}, err
@@ -151,7 +154,7 @@ func probe(addr netip.Addr) (verbs.DeviceInfo, error) {
 	if e := C.hca_bind(id, &at, 0); e != 0 || id.verbs == nil {
 		return verbs.DeviceInfo{}, verbs.ErrNoDevice
 	}
-	return deviceInfo(id.verbs, int(id.port_num), addr)
+	return p.deviceInfo(id.verbs, int(id.port_num), addr)
 }
 
 // unreached lists the devices in /sys that are not in infos.

@@ -16,7 +16,6 @@
 #define GEN_MASK 0x7ffu
 #define SLOT_MASK 0xfffffu
 #define CHAIN 64
-#define RXE_VENDOR 0xffffff
 #define KERNEL_WITH_INVALIDATE (1u << 2)
 
 struct place {
@@ -78,7 +77,7 @@ struct hca_cq *hca_cq_open(struct ibv_context *ctx, int entries)
 	if (ibv_query_device(ctx, &attr))
 		goto no_cq;
 	// rxe hands the kernel's flags through, where this one is another.
-	cq->invalidated = attr.vendor_id == RXE_VENDOR ? KERNEL_WITH_INVALIDATE : IBV_WC_WITH_INV;
+	cq->invalidated = attr.vendor_id == HCA_RXE ? KERNEL_WITH_INVALIDATE : IBV_WC_WITH_INV;
 	cq->cq = ibv_create_cq(ctx, entries, NULL, cq->channel, 0);
 	if (!cq->cq)
 		goto no_cq;

@@ -45,6 +45,9 @@ struct hca_send {
 // Results of posting besides errno.
 enum { HCA_OK = 0, HCA_FULL = -1, HCA_STATE = -2, HCA_SGE = -3 };
 
+// HCA_RXE is the vendor of the kernel's own RoCE device.
+#define HCA_RXE 0xffffff
+
 struct hca_qp;
 struct hca_cq;
 
@@ -115,7 +118,7 @@ int hca_nonblock(int fd);
 struct hca_device {
 	char name[64];
 	char firmware[64];
-	uint8_t iwarp, ethernet, active, windows, invalidates, reads;
+	uint8_t iwarp, ethernet, active, windows, loose, invalidates, reads;
 	int32_t mtu;
 	int32_t max_qp_wr, max_sge, max_cqe;
 	uint64_t max_mr;
