@@ -220,7 +220,7 @@ int hca_device_info(struct ibv_context *ctx, int port, struct hca_device *d)
 	d->windows = a.max_mw > 0 && (a.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B));
 	d->loose = a.vendor_id == HCA_RXE;
 	d->invalidates = d->windows && (a.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS);
-	d->reads = a.max_qp_rd_atom > 0;
+	d->reads = a.max_qp_rd_atom > 0 && a.vendor_id != HCA_SIW; // which completes a refused read as a good one
 	err = ibv_query_port(ctx, (uint8_t)port, &p);
 	if (err)
 		return err;

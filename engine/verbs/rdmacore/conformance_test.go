@@ -44,6 +44,7 @@ func environment(opt rdmacore.Options) verbstest.Env {
 		},
 		Patience: 30 * time.Second,
 		Vague:    os.Getenv("O2IBD_HCA_VAGUE") != "",
+		QuietEnd: os.Getenv("O2IBD_HCA_QUIET_END") != "",
 	}
 }
 

@@ -35,9 +35,10 @@ type id struct {
 	dev                                 *device
 	remote                              netip.AddrPort // until rdma_cm knows it
 
-	connected atomic.Bool // there is, or will be, something to disconnect
-	told      atomic.Bool // EventDisconnected was sent
-	freeing   sync.WaitGroup
+	connected atomic.Bool    // there is, or will be, something to disconnect
+	told      atomic.Bool    // EventDisconnected was sent
+	freeing   sync.WaitGroup // what must end before the id can be destroyed
+	calling   sync.Mutex     // held by a connect on a worker, and to free the queue pair
 
 	mu        sync.Mutex
 	q         *qp
@@ -206,11 +207,44 @@ func (i *id) Connect(p verbs.ConnParam) error {
 	if err != nil {
 		return err
 	}
-	if e := unix.Errno(C.hca_connect(i.c, &c, unsafe.Pointer(unsafe.SliceData(p.Private)), C.int(len(p.Private)))); e != 0 {
-		return failed(e, privateHint(e, len(p.Private)), "rdma_connect to %v", i.Remote())
-	}
 	i.asked = true
+	if !i.dev.iwarp() {
+		return i.connect(&c, p.Private)
+	}
+	// On iWARP the call may wait for TCP's connection; how it ends is an event.
+	private := append([]byte(nil), p.Private...)
+	i.freeing.Add(1)
+	i.cm.prov.running.Go(func() {
+		defer i.freeing.Done()
+		i.calling.Lock()
+		defer i.calling.Unlock()
+		if i.closed.Load() {
+			return
+		}
+		if err := i.connect(&c, private); err != nil {
+			i.cm.add(connectFailed(i, err))
+		}
+	})
 	return nil
+}
+
+func (i *id) connect(c *C.struct_hca_param, private []byte) error {
+	if e := unix.Errno(C.hca_connect(i.c, c, unsafe.Pointer(unsafe.SliceData(private)), C.int(len(private)))); e != 0 {
+		return failed(e, privateHint(e, len(private)), "rdma_connect to %v", i.Remote())
+	}
+	return nil
+}
+
+// connectFailed is the event of a connect that TCP could not make.
+func connectFailed(i *id, err error) verbs.Event {
+	ev := verbs.Event{Type: verbs.EventConnectError, ID: i, Err: err}
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		ev.Type, ev.Reject, ev.Status = verbs.EventRejected, verbs.RejectNoListener, int(unix.ECONNREFUSED)
+	case errors.Is(err, unix.ETIMEDOUT), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.ENETUNREACH):
+		ev.Type = verbs.EventUnreachable
+	}
+	return ev
 }
 
 // Accept implements verbs.ID.

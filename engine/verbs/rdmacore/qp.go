@@ -111,7 +111,12 @@ func (q *qp) ToError() error {
 		return nil
 	}
 	q.end()
-	if e := C.hca_qp_error(q.c); e != 0 {
+	var wake C.int
+	e := C.hca_qp_error(q.c, &wake)
+	if wake != 0 {
+		q.cq.waiter.Wake()
+	}
+	if e != 0 {
 		return failed(unix.Errno(e), "", "ibv_modify_qp to error on %s", q.id.dev.info.Name)
 	}
 	if q.id.connected.Load() {
@@ -140,6 +145,8 @@ func (q *qp) Close() error {
 	i.cm.prov.later(func() {
 		defer i.dev.jobs.Done()
 		defer i.freeing.Done()
+		i.calling.Lock()
+		defer i.calling.Unlock()
 		// librdmacm changes the queue pair's state while it takes an event.
 		i.cm.taking.Lock()
 		defer i.cm.taking.Unlock()

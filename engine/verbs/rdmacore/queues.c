@@ -30,8 +30,9 @@ struct hca_cq {
 	struct place *table;
 	uint32_t size;
 	uint32_t wanted;       // entries that all queue pairs may need
-	unsigned invalidated;  // the flag of a completion that took a key away
-	struct hca_qp *flushed; // queue pairs with receives that we flush ourselves
+	unsigned invalidated;   // the flag of a completion that took a key away
+	int forgets;            // the device may forget to flush what it was given
+	struct hca_qp *flushed; // queue pairs with work that we flush ourselves
 };
 
 struct sent {
@@ -47,10 +48,11 @@ struct hca_qp {
 	uint32_t send_max, recv_max, send_mask, recv_mask;
 	struct sent *sends;
 	uint64_t *recvs;
-	uint32_t send_head, send_tail;            // posted; completed (atomic)
-	uint32_t recv_head, recv_tail, recv_given; // posted; completed (atomic); given to the device
-	pthread_mutex_t mu;                       // posting receives against going to error
-	int ready, error, listed;
+	uint32_t send_head, send_tail;  // posted; completed (atomic)
+	uint32_t send_given, send_last; // given to the device; behind the last of those that is signalled
+	uint32_t recv_head, recv_tail, recv_given;
+	pthread_mutex_t mu; // posting against going to error
+	int ready, error, settled, listed;
 	struct hca_qp *next; // in cq->flushed
 };
 
@@ -78,6 +80,8 @@ struct hca_cq *hca_cq_open(struct ibv_context *ctx, int entries)
 		goto no_cq;
 	// rxe hands the kernel's flags through, where this one is another.
 	cq->invalidated = attr.vendor_id == HCA_RXE ? KERNEL_WITH_INVALIDATE : IBV_WC_WITH_INV;
+	// siw does where both sides close at once; in error it has stopped, so nothing of it can come later.
+	cq->forgets = attr.vendor_id == HCA_SIW;
 	cq->cq = ibv_create_cq(ctx, entries, NULL, cq->channel, 0);
 	if (!cq->cq)
 		goto no_cq;
@@ -158,6 +162,50 @@ static uint8_t status_of(enum ibv_wc_status s)
 
 enum { OP_SEND, OP_SEND_INV, OP_WRITE, OP_READ, OP_BIND, OP_LOCAL_INV, OP_RECV };
 
+// flush completes what the device does not: work that was posted in error, after that which the device has.
+static int flush(struct hca_cq *cq, struct hca_wc *out, int n, int max, int *failed)
+{
+	for (struct hca_qp **p = &cq->flushed; *p && n < max;) {
+		struct hca_qp *qp = *p;
+		pthread_mutex_lock(&qp->mu);
+		uint32_t recv = qp->recv_tail, send = qp->send_tail;
+		if (qp->settled || (int32_t)(recv - qp->recv_given) >= 0)
+			for (; recv != qp->recv_head && n < max; recv++, n++)
+				out[n] = (struct hca_wc){.id = qp->recvs[recv & qp->recv_mask], .op = OP_RECV, .status = 1, .qp_num = qp->num};
+		if (qp->settled || (int32_t)(send - qp->send_last) >= 0) {
+			if (!qp->settled && (int32_t)(send - qp->send_given) < 0)
+				send = qp->send_given; // those were carried out without a word
+			for (; send != qp->send_head && n < max; send++, n++)
+				out[n] = (struct hca_wc){.id = qp->sends[send & qp->send_mask].id, .op = qp->sends[send & qp->send_mask].op, .status = 1, .qp_num = qp->num};
+		}
+		*failed += recv - qp->recv_tail || send - qp->send_tail;
+		__atomic_store_n(&qp->recv_tail, recv, __ATOMIC_RELEASE);
+		__atomic_store_n(&qp->send_tail, send, __ATOMIC_RELEASE);
+		int done = recv == qp->recv_head && send == qp->send_head;
+		if (done)
+			qp->listed = 0;
+		pthread_mutex_unlock(&qp->mu);
+		if (done)
+			*p = qp->next;
+		else
+			p = &qp->next;
+	}
+	return n;
+}
+
+// list puts qp where flush looks.
+static void list(struct hca_qp *qp)
+{
+	struct hca_cq *cq = qp->cq;
+	pthread_mutex_lock(&cq->mu);
+	if (!qp->listed) {
+		qp->listed = 1;
+		qp->next = cq->flushed;
+		cq->flushed = qp;
+	}
+	pthread_mutex_unlock(&cq->mu);
+}
+
 int hca_cq_poll(struct hca_cq *cq, struct hca_wc *out, int max, int *failed)
 {
 	struct ibv_wc wcs[32];
@@ -178,6 +226,9 @@ int hca_cq_poll(struct hca_cq *cq, struct hca_wc *out, int max, int *failed)
 			if (slot >= cq->size || !cq->table[slot].qp || cq->table[slot].gen != gen)
 				continue; // of a queue pair that was closed with work outstanding
 			struct hca_qp *qp = cq->table[slot].qp;
+			uint32_t tail = wc->wr_id & TOKEN_RECV ? qp->recv_tail : qp->send_tail;
+			if ((int32_t)(pos - tail) < 0)
+				continue; // flushed by us already
 			struct hca_wc *o = &out[n++];
 			memset(o, 0, sizeof *o);
 			if (wc->wr_id & TOKEN_RECV) {
@@ -200,32 +251,8 @@ int hca_cq_poll(struct hca_cq *cq, struct hca_wc *out, int max, int *failed)
 			}
 		}
 	}
-	// Receives posted in error come after those that the device had.
-	for (struct hca_qp **p = &cq->flushed; *p && n < max;) {
-		struct hca_qp *qp = *p;
-		pthread_mutex_lock(&qp->mu);
-		uint32_t tail = qp->recv_tail;
-		if ((int32_t)(tail - qp->recv_given) >= 0) {
-			for (; tail != qp->recv_head && n < max; tail++, n++) {
-				struct hca_wc *o = &out[n];
-				memset(o, 0, sizeof *o);
-				o->id = qp->recvs[tail & qp->recv_mask];
-				o->op = OP_RECV;
-				o->status = 1;
-				o->qp_num = qp->num;
-				++*failed;
-			}
-			__atomic_store_n(&qp->recv_tail, tail, __ATOMIC_RELEASE);
-		}
-		int done = tail == qp->recv_head;
-		if (done)
-			qp->listed = 0;
-		pthread_mutex_unlock(&qp->mu);
-		if (done)
-			*p = qp->next;
-		else
-			p = &qp->next;
-	}
+	if (dry)
+		n = flush(cq, out, n, max, failed);
 	pthread_mutex_unlock(&cq->mu);
 	return n;
 }
@@ -329,13 +356,21 @@ uint32_t hca_qp_num(struct hca_qp *qp) { return qp->num; }
 // hca_qp_ready lets sends be posted.
 void hca_qp_ready(struct hca_qp *qp) { __atomic_store_n(&qp->ready, 1, __ATOMIC_RELEASE); }
 
-int hca_qp_error(struct hca_qp *qp)
+int hca_qp_error(struct hca_qp *qp, int *wake)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
 	pthread_mutex_lock(&qp->mu);
-	qp->error = 1; // from now on the device gets no receive, whose flush it might forget
+	qp->error = 1; // from now on the device gets nothing, whose flush it might forget
 	pthread_mutex_unlock(&qp->mu);
-	return ibv_modify_qp(qp->qp, &attr, IBV_QP_STATE);
+	int err = ibv_modify_qp(qp->qp, &attr, IBV_QP_STATE);
+	if (err || !qp->cq->forgets)
+		return err;
+	pthread_mutex_lock(&qp->mu);
+	qp->settled = 1;
+	pthread_mutex_unlock(&qp->mu);
+	list(qp);
+	*wake = 1;
+	return 0;
 }
 
 // hca_qp_in_error asks the device.
@@ -406,14 +441,7 @@ static void post_recvs(struct hca_share *s, struct hca_recv *in)
 	}
 	pthread_mutex_unlock(&qp->mu);
 	if (flushed) {
-		struct hca_cq *cq = qp->cq;
-		pthread_mutex_lock(&cq->mu);
-		if (!qp->listed) {
-			qp->listed = 1;
-			qp->next = cq->flushed;
-			cq->flushed = qp;
-		}
-		pthread_mutex_unlock(&cq->mu);
+		list(qp);
 		s->wake = 1;
 	}
 }
@@ -436,6 +464,8 @@ static void post_sends(struct hca_share *s, struct hca_send *in)
 		s->err = HCA_STATE;
 		return;
 	}
+	int flushed = 0;
+	pthread_mutex_lock(&qp->mu);
 	while (s->sends < s->nsend && !s->err) {
 		uint32_t room = qp->send_max - (qp->send_head - __atomic_load_n(&qp->send_tail, __ATOMIC_ACQUIRE));
 		uint32_t n = s->nsend - s->sends;
@@ -481,11 +511,24 @@ static void post_sends(struct hca_share *s, struct hca_send *in)
 				o->num_sge = fill(sges[i], w->sge, w->nsge);
 			}
 		}
-		s->err = ibv_post_send(qp->qp, wrs, &bad);
-		if (s->err)
-			n = (uint32_t)(bad - wrs);
+		if (qp->error) {
+			flushed = 1;
+		} else {
+			s->err = ibv_post_send(qp->qp, wrs, &bad);
+			if (s->err)
+				n = (uint32_t)(bad - wrs);
+			qp->send_given = qp->send_head + n;
+			for (uint32_t i = 0; i < n; i++)
+				if (in[s->sends + i].signaled)
+					qp->send_last = qp->send_head + i + 1;
+		}
 		qp->send_head += n;
 		s->sends += n;
+	}
+	pthread_mutex_unlock(&qp->mu);
+	if (flushed) {
+		list(qp);
+		s->wake = 1;
 	}
 }
 

@@ -47,6 +47,8 @@ enum { HCA_OK = 0, HCA_FULL = -1, HCA_STATE = -2, HCA_SGE = -3 };
 
 // HCA_RXE is the vendor of the kernel's own RoCE device.
 #define HCA_RXE 0xffffff
+// HCA_SIW is that of its iWARP device.
+#define HCA_SIW 0x626d74
 
 struct hca_qp;
 struct hca_cq;
@@ -57,7 +59,7 @@ struct hca_share {
 	uint32_t recvs, sends;           // out: taken
 	int err;                         // out: an errno or a result above
 	uint8_t in_send;                 // out: err is of a send
-	uint8_t wake;                    // out: receives were flushed at once
+	uint8_t wake;                    // out: some were flushed at once
 };
 
 struct hca_cq *hca_cq_open(struct ibv_context *ctx, int entries);
@@ -71,7 +73,7 @@ struct hca_qp *hca_qp_open(struct rdma_cm_id *id, struct ibv_pd *pd, struct hca_
 	uint32_t send_sge, uint32_t recv_sge);
 uint32_t hca_qp_num(struct hca_qp *qp);
 void hca_qp_ready(struct hca_qp *qp);
-int hca_qp_error(struct hca_qp *qp);
+int hca_qp_error(struct hca_qp *qp, int *wake);
 int hca_qp_in_error(struct hca_qp *qp);
 void hca_qp_detach(struct hca_qp *qp);
 int hca_qp_free(struct rdma_cm_id *id, struct hca_qp *qp);

@@ -34,6 +34,8 @@ type Env struct {
 	Vanish func()
 	// Vague devices say of some local errors only that there was one (WCGeneral).
 	Vague bool
+	// QuietEnd says that the device cannot tell a connection that broke from one that the peer closed.
+	QuietEnd bool
 	// LooseWindows says that the device does not keep a peer inside of a memory window.
 	LooseWindows bool
 	// Patience bounds every wait.
