@@ -10,6 +10,7 @@ FROM golang:1.26-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
+RUN apt-get update && apt-get install -y --no-install-recommends libibverbs-dev librdmacm-dev && rm -rf /var/lib/apt/lists/*
 COPY . .
 COPY --from=page /src/web/assets/dist ./web/assets/dist
 ARG VERSION=dev

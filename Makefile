@@ -9,7 +9,7 @@ FUZZTIME ?= 30s
 # go-sqlite3 warns about a discarded qualifier in SQLite's own C; it is not ours to mend.
 export CGO_CFLAGS ?= -O2 -Wno-discarded-qualifiers
 
-.PHONY: help run test test-go test-race test-browser mutations fuzz bench build web generate check deps-run deps-test docker clean
+.PHONY: help run test test-go test-race test-browser mutations test-hca fuzz bench build web generate check deps-run deps-test docker clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,6 +30,10 @@ test-browser: build ## the page in a real Chromium; screenshots go to build/scre
 
 mutations: ## break the engine on purpose, a line at a time: a test must notice each time
 	$(GO) run ./test/mutations
+
+test-hca: deps-run ## a guest with the kernel's own RDMA devices: the provider for real HCAs, and o2ibd on it
+	scripts/deps hca
+	test/hca/run
 
 fuzz: ## every fuzz target for FUZZTIME
 	scripts/fuzz $(FUZZTIME)

@@ -41,7 +41,7 @@ func (a *App) Findings() []Finding {
 			"Put the o2ib networks into the configuration's section net, or look at serve --demo."})
 	case a.provider == "":
 		list = append(list, Finding{"no-device", SeverityWarning, "No HCA is in use, so the configured networks have no NI.",
-			"Set provider: iwarp in the configuration to run them over TCP."})
+			"Set provider: rdmacore in the configuration to run them on this host's HCAs, or provider: iwarp for TCP."})
 	}
 	if a.cfg.InsecureListen && !a.cfg.TLS() {
 		list = append(list, Finding{"no-tls", SeverityWarning, "The page may be reached without TLS from other hosts: passwords travel in the clear.",

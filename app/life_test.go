@@ -322,7 +322,6 @@ func TestOpenRefuses(t *testing.T) {
 		{"config wrong", func(o *app.Options) { o.ConfigFile = file("c3", "lisen: x") }, []string{`c3:1: unknown key "lisen"`}},
 		{"tunables of the file", func(o *app.Options) { o.ConfigFile = file("c4", "tunables: {retry_count: 8}") }, []string{"c4:1:", "0 … 7 retries"}},
 		{"demo too large", func(o *app.Options) { o.Demo = 17 }, []string{"17 nodes", "1 to 16"}},
-		{"provider", func(o *app.Options) { o.ConfigFile = file("c5", "provider: rdmacore"); o.NewEngine = nil }, []string{"rdmacore is not built into this binary"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"runtime"
 	"runtime/debug"
+	"slices"
 
 	"o2ibd/app"
 )
@@ -42,7 +43,7 @@ type built struct {
 }
 
 func (c *versionCmd) Run(e *env) error {
-	v := built{Version: versionName(), Go: runtime.Version(), Providers: app.Providers()}
+	v := built{Version: versionName(), Go: runtime.Version(), Providers: app.Providers(), RDMACore: app.RDMACoreVersion()}
 	return c.print(e, v, func() *table {
 		t := &table{}
 		t.add("o2ibd", v.Version)
@@ -50,7 +51,11 @@ func (c *versionCmd) Run(e *env) error {
 		for _, p := range v.Providers {
 			t.add("provider", p)
 		}
-		t.add("rdma-core", or(v.RDMACore))
+		if slices.Contains(v.Providers, "rdmacore") {
+			t.add("rdma-core", v.RDMACore)
+		} else {
+			t.add("rdma-core", "left out of this binary (build tag nordma)")
+		}
 		return t
 	})
 }

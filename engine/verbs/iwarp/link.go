@@ -1,8 +1,6 @@
 package iwarp
 
 import (
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -40,12 +38,6 @@ func interfaceUp(name string) bool {
 		return false // it is gone
 	}
 	return ifr.Uint16()&unix.IFF_UP != 0 && ifr.Uint16()&unix.IFF_RUNNING != 0
-}
-
-// bonded says whether the interface is a bonding master.
-func bonded(name string) bool {
-	_, err := os.Stat(filepath.Join("/sys/class/net", name, "bonding"))
-	return err == nil
 }
 
 // look reads the state if that was long enough ago, and keeps a change as news.

@@ -100,7 +100,7 @@ func New(opt Options) verbs.Provider {
 			Caps: verbs.Caps{MaxSGE: verbs.MaxSGE, MemoryWindow: true, SendInv: true, Read: true, RNRRetry: true},
 		}}
 		if _, tcp := opt.Transport.(TCP); tcp && f.Name != "" {
-			d.link.up, d.info.Bonded = interfaceUp, bonded(f.Name)
+			d.link.up, d.info.Bonded = interfaceUp, verbs.IsBond(f.Name)
 		}
 		p.devices = append(p.devices, d)
 	}

@@ -103,10 +103,10 @@ func unreachable(t *testing.T, w *world) {
 	}
 	id, err := w.a.cm.NewID("client")
 	w.a.must(err)
-	w.a.must(id.ResolveAddr(netip.AddrPortFrom(w.a.node.Addr, 0), w.a.env.Nowhere, false, w.a.env.Patience))
+	w.a.must(id.ResolveAddr(netip.AddrPortFrom(w.a.node.Addr, 0), w.a.env.Nowhere, false, w.a.env.Patience/2))
 	c := &end{side: w.a, id: id}
 	if w.a.event(id, verbs.EventAddrResolved, verbs.EventAddrError).Type == verbs.EventAddrResolved {
-		w.a.must(id.ResolveRoute(w.a.env.Patience))
+		w.a.must(id.ResolveRoute(w.a.env.Patience / 2))
 		if w.a.event(id, verbs.EventRouteResolved, verbs.EventRouteError).Type == verbs.EventRouteResolved {
 			w.a.open(id.Device())
 			c.qp, err = id.CreateQP(w.a.attr)
@@ -146,20 +146,21 @@ func noDevice(t *testing.T, w *world) {
 }
 
 // closedEarly closes a client that waits for its answer. The server, which does not know, may see its
-// accept fail at once, by an event, or as a connection that ends.
+// queue pair or accept fail at once, or learn by an event, or by a connection that ends.
 func closedEarly(t *testing.T, w *world) {
 	c := w.client(w.port)
 	w.a.must(c.id.Connect(param(nil)))
 	req := w.b.event(nil, verbs.EventConnectRequest)
 	c.shut()
-	s := w.server(req)
-	s.mustPost([]verbs.RecvWR{s.recv(1, 0, 64)})
-	if s.id.Accept(param(nil)) == nil {
-		if w.b.event(s.id, verbs.EventEstablished, verbs.EventConnectError, verbs.EventUnreachable, verbs.EventRejected).Type == verbs.EventEstablished {
-			w.b.event(s.id, verbs.EventDisconnected)
-		}
+	s := &end{side: w.b, id: req.ID}
+	var err error
+	if s.qp, err = s.id.CreateQP(w.b.attr); errors.Is(err, verbs.ErrState) {
+		w.b.must(s.id.Close())
+	} else {
+		w.b.must(err)
+		s.acceptClosed()
+		s.shut()
 	}
-	s.shut()
 	// The other way round: the server goes without an answer.
 	c = w.client(w.port)
 	w.a.must(c.id.Connect(param(nil)))
@@ -173,6 +174,17 @@ func closedEarly(t *testing.T, w *world) {
 	})
 	w.a.event(c.id, verbs.EventRejected, verbs.EventConnectError, verbs.EventUnreachable)
 	c.shut()
+}
+
+// acceptClosed accepts a request whose client is gone.
+func (s *end) acceptClosed() {
+	s.t.Helper()
+	s.mustPost([]verbs.RecvWR{s.recv(1, 0, 64)})
+	if s.id.Accept(param(nil)) == nil {
+		if s.event(s.id, verbs.EventEstablished, verbs.EventConnectError, verbs.EventUnreachable, verbs.EventRejected).Type == verbs.EventEstablished {
+			s.event(s.id, verbs.EventDisconnected)
+		}
+	}
 }
 
 func listenerClosed(t *testing.T, w *world) {

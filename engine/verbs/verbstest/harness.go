@@ -32,6 +32,12 @@ type Env struct {
 	Nowhere netip.AddrPort
 	// Vanish makes the server's node disappear without a word; nil where that cannot be done.
 	Vanish func()
+	// Vague devices say of some local errors only that there was one (WCGeneral).
+	Vague bool
+	// QuietEnd says that the device cannot tell a connection that broke from one that the peer closed.
+	QuietEnd bool
+	// LooseWindows says that the device does not keep a peer inside of a memory window.
+	LooseWindows bool
 	// Patience bounds every wait.
 	Patience time.Duration
 }
@@ -270,6 +276,11 @@ func (s *side) completion(id uint64) verbs.WC {
 	return found
 }
 
+// failedAs says whether wc has failed with status, or so that a vague device can say no more.
+func (s *side) failedAs(wc verbs.WC, status verbs.WCStatus) bool {
+	return wc.Status == status || s.env.Vague && wc.Status == verbs.WCGeneral
+}
+
 // at gives n bytes of the slab, and sge their element.
 func (s *side) at(off, n int) []byte { return s.mem[off : off+n] }
 
@@ -419,8 +430,9 @@ func (w *world) connect() (c, s *end) {
 	return c, s
 }
 
+// param leaves room for one read, without which a device would never carry one out.
 func param(private []byte) verbs.ConnParam {
-	return verbs.ConnParam{Private: private, FlowControl: true, RetryCount: 1, RNRRetryCount: 1}
+	return verbs.ConnParam{Private: private, ResponderResources: 1, InitiatorDepth: 1, FlowControl: true, RetryCount: 1, RNRRetryCount: 1}
 }
 
 func pattern(n, seed int) []byte {

@@ -30,7 +30,7 @@ func refused(t *testing.T, c, s *end, key uint32, addr uint64, n int) {
 		}
 	}
 	for _, e := range []*end{c, s} {
-		if ev := e.event(e.id, verbs.EventDisconnected); ev.Err == nil {
+		if ev := e.event(e.id, verbs.EventDisconnected); ev.Err == nil && !e.env.QuietEnd {
 			t.Fatal("a refused write is reported as an orderly end")
 		}
 	}
@@ -76,7 +76,7 @@ func badLocal(t *testing.T, w *world, spoil func(*verbs.SGE)) {
 	wr := c.send(1, 0, 100)
 	spoil(&wr.SGE[0])
 	if p := c.post(nil, wr); p.Err == nil {
-		if wc := c.completion(1); wc.Status != verbs.WCLocalAccess {
+		if wc := c.completion(1); !c.failedAs(wc, verbs.WCLocalAccess) {
 			t.Fatalf("send: %+v", wc)
 		}
 		w.a.event(c.id, verbs.EventDisconnected)
@@ -246,10 +246,12 @@ func window(t *testing.T, w *world) {
 	s.invalidate(next)
 	refused(t, c, s, next, s.addr(1<<20), 100)
 
-	// Out of the window, though still in the region.
-	c, s = w.connect()
-	key = s.bind(mw)
-	refused(t, c, s, key, s.addr(1<<20)+1, 4096)
+	if !w.b.env.LooseWindows {
+		// Out of the window, though still in the region.
+		c, s = w.connect()
+		key = s.bind(mw)
+		refused(t, c, s, key, s.addr(1<<20)+1, 4096)
+	}
 	s.must(mw.Close())
 }
 
