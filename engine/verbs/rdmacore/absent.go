@@ -2,6 +2,5 @@
 
 package rdmacore
 
-
 // Version is that of the libibverbs in use, "" without.
 func Version() string { return "" }
