@@ -117,6 +117,8 @@ func (s *server) overviewPage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	o.Changes = h.Changes[:min(6, len(h.Changes))]
+	o.Charts = totalCharts()
+	o.Lines = s.withHistory(r.Context(), o.Range, o.Charts, of("total", "", "peers_connected", "peers_not_connected", "conns", "tx_queued", "send_msgs", "recv_msgs", "send_bytes", "recv_bytes", "credit_stalls", "reconnects", "drops"))
 	s.render(w, r, http.StatusOK, overview(s.frame(r, "Overview"), o))
 	return nil
 }
@@ -164,7 +166,9 @@ func (s *server) connsPage(w http.ResponseWriter, r *http.Request) error {
 
 func (s *server) poolsPage(w http.ResponseWriter, r *http.Request) error {
 	p, rows := table[engine.Pool](s, r, "pools")
-	s.render(w, r, tableStatus(p), poolsTable(s.frame(r, "Pools"), p, rows, poolCharts(s.app.Snapshot().Pools), rangeOf(r.FormValue("range"))))
+	charts, span := poolCharts(s.app.Snapshot().Pools), rangeOf(r.FormValue("range"))
+	s.withHistory(r.Context(), span, charts, nil)
+	s.render(w, r, tableStatus(p), poolsTable(s.frame(r, "Pools"), p, rows, charts, span))
 	return nil
 }
 
@@ -218,6 +222,8 @@ func (s *server) peerPage(w http.ResponseWriter, r *http.Request) error {
 			d.Charts = peerCharts(p.ID, snap.Peers[k].ID)
 		}
 	}
+	s.withHistory(r.Context(), d.Range, d.Charts, nil)
+	d.Pinned = slices.Contains(s.app.PinnedPeers(), p.ID)
 	s.render(w, r, http.StatusOK, peerDetail(s.frame(r, p.NID.String()), d))
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"o2ibd/app"
+	"o2ibd/app/sample"
 	"o2ibd/app/tuning"
 	"o2ibd/engine"
 	"o2ibd/web/live"
@@ -49,6 +50,10 @@ type Appliance interface {
 	DemoStart(ctx context.Context, who app.Actor, i int) error
 	Events(ctx context.Context, f app.EventFilter) ([]app.Event, error)
 	Audit(ctx context.Context, f app.AuditFilter) ([]app.AuditEntry, error)
+	MetricSeries() []sample.Series
+	Metrics(ctx context.Context, q sample.Query) (sample.Answer, error)
+	PinPeer(ctx context.Context, who app.Actor, peerID string, pinned bool) error
+	PinnedPeers() []string
 	Protest(kind, from, text string)
 
 	CreateBundle(ctx context.Context, who app.Actor, redact bool) (app.Bundle, error)

@@ -36,6 +36,7 @@ class Chart {
     const data = [at.map((t) => t / 1000), ...points.map((p) => p.avg)] as uPlot.AlignedData;
     if (!this.plot) this.plot = this.make(points, data);
     this.marks = markers;
+    this.el.classList.toggle("none", points.every((p) => p.avg.every((v) => v === null)));
     this.plot.setData(data, false);
     this.plot.setScale("x", { min: from / 1000, max: to / 1000 });
     this.table(at, points, markers);
