@@ -131,7 +131,7 @@ func tableRow(p sample.Points) chartRow {
 
 // amount is a value with its unit, as the script writes it too.
 func amount(v float64, unit string) string {
-	if rest, ok := strings.CutPrefix(unit, "B"); ok {
+	if rest, ok := strings.CutPrefix(unit, "bytes"); ok {
 		return bytesText(int64(v)) + rest
 	}
 	if v >= 100 || v <= -100 || v == float64(int64(v)) {
