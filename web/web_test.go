@@ -663,3 +663,33 @@ func TestLiveSocketRefusals(t *testing.T) {
 	}
 	waitEvent(t, s, "a frame of more than")
 }
+
+// TestSlowViewer: who does not read has one patch on the way, not a queue of them, and then the latest.
+func TestSlowViewer(t *testing.T) {
+	s := newSite(t)
+	ws := s.socket(s.cookie(app.RoleViewer))
+	say(t, ws, `{"op":"subscribe","view":"peers","id":"p","filter":"state=connected","rate_hz":10}`)
+	f, err := receive(t, ws)
+	if err != nil || f.Op != "full" {
+		t.Fatalf("%+v %v", f, err)
+	}
+	first := f.Rows[0]["send_count"].(float64)
+	tick, _, cancel := s.app.Watch()
+	defer cancel()
+	for range 6 { // ticks go by unread
+		<-tick
+	}
+	var sent []float64
+	for range 3 {
+		if f, err = receive(t, ws); err != nil || f.Op != "patch" {
+			t.Fatalf("%+v %v", f, err)
+		}
+		if want := uint64(len(sent) + 2); f.Seq != want {
+			t.Errorf("seq %d, wanted %d: frames are numbered as they are sent", f.Seq, want)
+		}
+		sent = append(sent, f.Upsert[0]["send_count"].(float64))
+	}
+	if sent[0] > first+2 || sent[1] < first+4 {
+		t.Errorf("from %v the viewer saw %v: the second should be the latest", first, sent)
+	}
+}

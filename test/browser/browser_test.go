@@ -131,7 +131,11 @@ func (c *complaints) listen(ctx context.Context) error {
 		defer c.mu.Unlock()
 		switch e := ev.(type) {
 		case *runtime.EventExceptionThrown:
-			c.list = append(c.list, "exception: "+e.ExceptionDetails.Text)
+			text := e.ExceptionDetails.Text
+			if x := e.ExceptionDetails.Exception; x != nil {
+				text += " " + x.Description
+			}
+			c.list = append(c.list, "exception: "+text)
 		case *runtime.EventConsoleAPICalled:
 			if e.Type == "error" {
 				c.list = append(c.list, fmt.Sprintf("console: %v", e.Args))
