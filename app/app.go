@@ -72,6 +72,7 @@ type App struct {
 	sampler   *sample.Sampler
 	pinning   sync.Mutex // of changes to the list of pinned peers
 	passwords *passwords
+	signIns   *signInGuard
 	events    *eventLog
 	bundles   *bundleShop
 	ticker    *ticker
@@ -162,7 +163,7 @@ func prepare(o Options) (*App, error) {
 	cfg.Fill(o.Demo > 0)
 	a := &App{
 		cfg: cfg, demo: o.Demo, version: o.Version, out: o.Out, log: o.Log, makeEngine: o.NewEngine, started: time.Now(),
-		passwords: newPasswords(), stopping: make(chan struct{}),
+		passwords: newPasswords(), signIns: newSignInGuard(), stopping: make(chan struct{}),
 	}
 	a.serving, a.endServing = context.WithCancel(context.Background())
 	if a.log == nil {
