@@ -64,8 +64,10 @@ type Appliance interface {
 	RemoveAccount(ctx context.Context, who app.Actor, name string) error
 	NewSession(ctx context.Context, name, from string) (string, app.Session, error)
 	Session(ctx context.Context, token string) (app.Session, error)
+	PeekSession(ctx context.Context, token string) (app.Session, error)
 	EndSession(ctx context.Context, token string) error
 	NewToken(ctx context.Context, who app.Actor, name, label string, ttl time.Duration) (string, app.Token, error)
+	NewRoleToken(ctx context.Context, who app.Actor, name, label string, role app.Role, ttl time.Duration) (string, app.Token, error)
 	Tokens(ctx context.Context) ([]app.Token, error)
 	CheckToken(ctx context.Context, key string) (app.Token, error)
 	RemoveToken(ctx context.Context, who app.Actor, id string) error
