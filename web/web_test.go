@@ -181,6 +181,8 @@ var least = map[string]app.Role{
 	"GET /conns": "viewer", "GET /pools": "viewer", "GET /devices": "viewer", "GET /events": "viewer", "GET /tunables": "viewer", "GET /tunables/history": "viewer", "GET /about": "viewer",
 	"GET /api/v1/snapshot": "viewer", "GET /api/v1/nets": "viewer", "GET /api/v1/devices": "viewer", "GET /api/v1/peers": "viewer", "GET /api/v1/conns": "viewer", "GET /api/v1/pools": "viewer",
 	"GET /api/v1/tunables": "viewer", "GET /api/v1/tunables/history": "viewer", "GET /api/v1/events": "viewer", "GET /api/v1/live": "viewer",
+	"GET /api/v1/tunables/diff": "viewer", "GET /api/v1/tunables/export": "viewer", "GET /api/v1/tunables/progress": "viewer", "GET /api/v1/tunables/verify": "viewer",
+	"POST /api/v1/tunables/changes/{id}/confirm": "operator", "POST /api/v1/tunables/changes/{id}/revert": "operator", "POST /api/v1/tunables/import": "operator",
 	"POST /tunables": "operator", "GET /ping": "operator", "POST /ping": "operator", "GET /bundles": "operator", "POST /bundles": "operator", "POST /bundles/{id}/delete": "operator", "POST /demo/{index}/{action}": "operator",
 	"PATCH /api/v1/tunables": "operator", "POST /api/v1/ping": "operator", "GET /api/v1/bundles": "operator", "POST /api/v1/bundles": "operator", "GET /api/v1/bundles/{id}": "operator", "GET /api/v1/bundles/{id}/download": "operator", "DELETE /api/v1/bundles/{id}": "operator",
 	"GET /accounts": "admin", "POST /accounts": "admin", "GET /audit": "admin", "GET /api/v1/audit": "admin", "GET /api/v1/users": "admin", "POST /api/v1/users": "admin", "PATCH /api/v1/users/{name}": "admin", "DELETE /api/v1/users/{name}": "admin",
