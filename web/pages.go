@@ -233,11 +233,15 @@ func (s *server) eventsPage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := days(r, &f.From, &f.To); err != nil {
+		return err
+	}
 	list, err := s.app.Events(r.Context(), f)
 	if err != nil {
 		return err
 	}
-	s.render(w, r, http.StatusOK, eventsList(s.frame(r, "Events"), f, list))
+	older := r.URL.Query()
+	s.render(w, r, http.StatusOK, eventsList(s.frame(r, "Events"), f, older, list))
 	return nil
 }
 
@@ -353,7 +357,14 @@ func (s *server) accountsForm(w http.ResponseWriter, r *http.Request) error {
 	case "link":
 		secret, err = s.app.SignInLink(ctx, who, name)
 	case "token":
-		secret, _, err = s.app.NewToken(ctx, who, name, r.PostFormValue("label"), 0)
+		var days float64
+		if v := r.PostFormValue("days"); v != "" {
+			if days, err = strconv.ParseFloat(v, 64); err != nil || !(days > 0 && days <= 3660) {
+				err = fmt.Errorf("%w: a token is good for a number of days up to 3660, or without an end", app.ErrInvalid)
+				break
+			}
+		}
+		secret, _, err = s.app.NewRoleToken(ctx, who, name, r.PostFormValue("label"), app.Role(r.PostFormValue("role")), time.Duration(days*24*float64(time.Hour)))
 	case "remove-token":
 		err = s.app.RemoveToken(ctx, who, r.PostFormValue("token"))
 		said = "The token was removed."

@@ -22,7 +22,7 @@ const rowsShown = `document.querySelectorAll("table[data-virtual] tr[data-key]")
 func TestLostServer(t *testing.T) {
 	a := serve(t)
 	ctx := browser(t)
-	run(t, ctx, "sign in", size(1280, 900, "light"), chromedp.Navigate(a.signIn), click(`form[action="/sign-in/link"] button`), visible(`input[name=again]`), chromedp.Navigate(a.page+"/peers"), visible(`.live[data-state=live]`))
+	run(t, ctx, "sign in", size(1280, 900, "light"), chromedp.Navigate(a.signIn), click(`form[action="/sign-in/link"] button`), visible(`input[name=again]`), chromedp.Navigate(a.page+"/peers"), visible(`.live[data-state=live]`), until(`document.querySelectorAll("tr[data-key]").length === 4`, 30*time.Second))
 	a.stop()
 	var said string
 	run(t, ctx, "the server is lost", visible(`.live[data-state=lost]`), until(`document.documentElement.hasAttribute("data-stale")`, 10*time.Second),
@@ -153,7 +153,7 @@ func TestEveryForm(t *testing.T) {
 	run(t, ctx, "filter events", chromedp.Navigate(s.page+"/events"), keys(`#filter`, "engine"), click(`main form button`), until(`location.search.includes("text=engine")`, 5*time.Second), visible(`tbody tr`))
 	run(t, ctx, "a new account", chromedp.Navigate(s.page+"/accounts"), keys(`form.card input[name=name]`, "new"), keys(`form.card input[name=password]`, "long enough"), click(`form.card button[value=add]`), visible(`#role-new`))
 	run(t, ctx, "its role", set(`#role-new`, "operator"), eval(`document.querySelector("#role-new").form.querySelector("button").click()`), visible(`.said`))
-	run(t, ctx, "its token", eval(`[...document.querySelectorAll("tr")].find(r => r.querySelector("#role-new")).querySelector("button[value=token]").click()`), visible(`code.secret`))
+	run(t, ctx, "its token", set(`#new-token select[name=name]`, "new"), keys(`#new-token input[name=label]`, "collector"), keys(`#new-token input[name=days]`, "30"), click(`#new-token button`), visible(`code.secret`))
 	shot(t, ctx, "token", false)
 	run(t, ctx, "remove the token", click(`button[value=remove-token]`), until(`!document.querySelector("button[value=remove-token]")`, 5*time.Second))
 	run(t, ctx, "remove it", eval(`[...document.querySelectorAll("tr")].find(r => r.querySelector("#role-new")).querySelector("button[value=remove]").click()`), until(`!document.querySelector("#role-new")`, 5*time.Second))

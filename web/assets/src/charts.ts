@@ -53,7 +53,10 @@ class Chart {
 
   private make(points: Points[], data: uPlot.AlignedData): uPlot {
     const unit = points[0]!.unit;
-    this.el.querySelector("figcaption")!.append(`, ${unit}`);
+    const said = document.createElement("span");
+    said.className = "unit";
+    said.textContent = ` ${unit}`;
+    this.el.querySelector("figcaption")!.append(said);
     const axis = { stroke: () => colour("--muted"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { stroke: () => colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
     const size = () => ({ width: Math.max(200, this.box.clientWidth), height: 180 });
     const plot = new uPlot({
