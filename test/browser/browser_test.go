@@ -269,7 +269,7 @@ func TestThePage(t *testing.T) {
 	t.Run("a demo node stops", func(t *testing.T) {
 		run(t, ctx, "stop node 1", chromedp.Navigate(a.page+"/"), click(`form[action="/demo/1/stop"] button`), visible(`form[action="/demo/1/start"]`))
 		run(t, ctx, "its peer is down", chromedp.Navigate(a.page+"/peers?filter=127.0.0.2"),
-			until(`/down|connecting/.test(document.querySelector('tbody tr [data-field=state]').textContent)`, 40*time.Second))
+			until(`/down|connecting/.test(document.querySelector('tr[data-key] [data-field=state]').textContent)`, 40*time.Second))
 		shot(t, ctx, "peer-down", false)
 		run(t, ctx, "start node 1", chromedp.Navigate(a.page+"/"), click(`form[action="/demo/1/start"] button`), visible(`form[action="/demo/1/stop"]`))
 	})
@@ -291,14 +291,14 @@ func TestThePage(t *testing.T) {
 
 // creditsMove watches a connection without reloading the page.
 func creditsMove(t *testing.T, ctx context.Context, a *appliance) {
-	run(t, ctx, "connections", chromedp.Navigate(a.page+"/conns"), visible(`.live[data-state=live]`), visible(`tbody tr [data-field=credits]`))
+	run(t, ctx, "connections", chromedp.Navigate(a.page+"/conns"), visible(`.live[data-state=live]`), visible(`tr[data-key] [data-field=credits]`))
 	run(t, ctx, "counters and credits of a connection move", eval(`window.seen = {}; window.moved = {};
 		window.watch = setInterval(() => { for (const tr of document.querySelectorAll('tr[data-key]')) for (const f of ["credits", "tx_msgs", "outstanding_credits"]) {
 			const k = tr.dataset.key + f, v = tr.querySelector('[data-field=' + f + ']').textContent;
 			if (k in window.seen && window.seen[k] !== v) window.moved[f] = true; window.seen[k] = v; } }, 50)`),
 		until(`window.moved.credits && window.moved.tx_msgs && window.moved.outstanding_credits`, 35*time.Second),
 		eval(`clearInterval(window.watch)`))
-	run(t, ctx, "a filter in the address", chromedp.Navigate(a.page+"/conns?filter=nid~127.0.0.3&sort=-tx_msgs"), visible(`tbody tr`),
+	run(t, ctx, "a filter in the address", chromedp.Navigate(a.page+"/conns?filter=nid~127.0.0.3&sort=-tx_msgs"), visible(`tr[data-key]`),
 		until(`[...document.querySelectorAll('tr[data-key] th')].every(x => x.textContent.includes("127.0.0.3"))`, 20*time.Second))
 	run(t, ctx, "a filter that is wrong", chromedp.Navigate(a.page+"/conns?filter=nonsense%3D1"), visible(`.problem`))
 }
