@@ -505,3 +505,30 @@ func TestPingAndBundles(t *testing.T) {
 		t.Errorf("download of a deleted bundle: %d", a.status)
 	}
 }
+
+// TestPageWeight: a page with its script, style and icon is at most 200 KB on the wire, and takes nothing
+// from elsewhere.
+func TestPageWeight(t *testing.T) {
+	s := newSite(t)
+	c := s.cookie(app.RoleAdmin)
+	assets := 0
+	for name := range built {
+		a := s.ask("GET", built[name], nil, nil, "Accept-Encoding", "gzip")
+		if a.status != 200 || a.header.Get("Content-Encoding") != "gzip" {
+			t.Errorf("%s: %d %v", name, a.status, a.header)
+		}
+		assets += len(a.body)
+	}
+	for _, path := range []string{"/", "/peers", "/conns", "/peers/a", "/tunables", "/tunables/history", "/events"} {
+		a := s.ask("GET", path, c, nil, "Accept-Encoding", "gzip")
+		if a.header.Get("Content-Encoding") != "gzip" || len(a.body)+assets > 200_000 {
+			t.Errorf("%s: %d B with %d B of script and style, %v", path, len(a.body), assets, a.header)
+		}
+		plain := s.ask("GET", path, c, nil, "Accept-Encoding", "identity")
+		for _, attr := range []string{`src="http`, `href="http`, `src="//`, `href="//`, "@import"} {
+			if strings.Contains(plain.body, attr) {
+				t.Errorf("%s loads something from elsewhere: %s", path, attr)
+			}
+		}
+	}
+}
