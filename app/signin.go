@@ -32,7 +32,8 @@ type rate struct {
 type signInGuard struct {
 	mu      sync.Mutex
 	buckets [3]map[string]bucket // by what follows
-	homes   map[string][]string  // addresses from which a name signed in, newest last
+	swept   [3]time.Time
+	homes   map[string][]string // addresses from which a name signed in, newest last
 }
 
 const (
@@ -66,12 +67,13 @@ func (g *signInGuard) allow(from, name string, now time.Time) error {
 		rate rate
 		of   string
 	}
-	checks := []check{{byAddr, addr, addrRate, "from your address"}}
+	var checks []check // what one refuses does not count for the next
 	if name != "" {
 		checks = append(checks, check{byPair, addr + " " + name, pairRate, "for this account from your address"})
-		if !g.home(name, addr) {
-			checks = append(checks, check{byName, name, nameRate, "for this account from addresses that it never signed in from"})
-		}
+	}
+	checks = append(checks, check{byAddr, addr, addrRate, "from your address"})
+	if name != "" && !g.home(name, addr) {
+		checks = append(checks, check{byName, name, nameRate, "for this account from addresses that it never signed in from"})
 	}
 	for _, c := range checks {
 		if !g.take(c.kind, c.key, c.rate, now) {
@@ -86,15 +88,16 @@ func (g *signInGuard) take(kind int, key string, r rate, now time.Time) bool {
 	m := g.buckets[kind]
 	b, ok := m[key]
 	if !ok {
-		if len(m) >= maxBuckets {
+		if len(m) >= maxBuckets && now.Sub(g.swept[kind]).Abs() > time.Second {
+			g.swept[kind] = now
 			for k, old := range m { // those that are full again say nothing
 				if now.Sub(old.at) > time.Duration(r.burst)*r.interval {
 					delete(m, k)
 				}
 			}
-			if len(m) >= maxBuckets {
-				return true
-			}
+		}
+		if len(m) >= maxBuckets {
+			return true
 		}
 		b = bucket{r.burst, now}
 	}
