@@ -52,8 +52,12 @@ func account(r store.Account) Account {
 }
 
 // CheckPassword signs in by password; ErrCredentials does not tell an unknown name from a wrong password,
-// neither in words nor in time. A refusal is in the audit log.
+// neither in words nor in time. A refusal is in the audit log. ErrTooMany refuses who tries too often.
 func (a *App) CheckPassword(ctx context.Context, name, password, from string) (Account, error) {
+	if err := a.signIns.allow(from, name, time.Now()); err != nil {
+		a.Protest("sign-in", from, "too many attempts to sign in were refused")
+		return Account{}, err
+	}
 	row, err := a.db.Account(ctx, name)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return Account{}, err
@@ -69,13 +73,14 @@ func (a *App) CheckPassword(ctx context.Context, name, password, from string) (A
 		}
 		return Account{}, a.audited(ctx, who, "session.create", "", fmt.Errorf("%w: name or password is wrong", ErrCredentials))
 	}
+	a.signIns.signedIn(from, name)
 	return account(row), nil
 }
 
 // CreateAccount adds an account. Without a password only a sign-in link opens it.
 func (a *App) CreateAccount(ctx context.Context, who Actor, name, password string, role Role) error {
 	err := a.createAccount(ctx, who, name, password, role)
-	return a.audited(ctx, who, "account.create", name, err)
+	return a.auditedAs(ctx, AuditEntry{Actor: who, Action: "account.create", Target: name, After: "role " + string(role)}, err)
 }
 
 func (a *App) createAccount(ctx context.Context, who Actor, name, password string, role Role) error {
@@ -98,7 +103,8 @@ func (a *App) createAccount(ctx context.Context, who Actor, name, password strin
 	return mapError(a.db.AddAccount(ctx, store.Account{Name: name, PasswordHash: hash, Role: string(role), CreatedAt: time.Now().UnixMilli()}))
 }
 
-// SetPassword replaces a password and ends the account's sessions. An account may change its own.
+// SetPassword replaces a password, ends the account's sessions and makes its sign-in links worthless. An
+// account may change its own.
 func (a *App) SetPassword(ctx context.Context, who Actor, name, password string) error {
 	err := func() error {
 		if who.Name != name || who.How != HowPage {
@@ -117,23 +123,33 @@ func (a *App) SetPassword(ctx context.Context, who Actor, name, password string)
 
 // SetRole changes what an account may do. The last administrator stays one.
 func (a *App) SetRole(ctx context.Context, who Actor, name string, role Role) error {
+	var before store.Account
 	err := admin(who)
 	if err == nil {
 		err = checkRole(role)
 	}
 	if err == nil {
+		before, err = a.db.Account(ctx, name)
+		err = mapError(err)
+	}
+	if err == nil {
 		err = mapError(a.db.SetRole(ctx, name, string(role)))
 	}
-	return a.audited(ctx, who, "account.role", name, err)
+	return a.auditedAs(ctx, AuditEntry{Actor: who, Action: "account.role", Target: name, Before: "role " + before.Role, After: "role " + string(role)}, err)
 }
 
 // RemoveAccount removes an account with its sessions, tokens and links, but not the last administrator.
 func (a *App) RemoveAccount(ctx context.Context, who Actor, name string) error {
+	var before store.Account
 	err := admin(who)
+	if err == nil {
+		before, err = a.db.Account(ctx, name)
+		err = mapError(err)
+	}
 	if err == nil {
 		err = mapError(a.db.RemoveAccount(ctx, name))
 	}
-	return a.audited(ctx, who, "account.remove", name, err)
+	return a.auditedAs(ctx, AuditEntry{Actor: who, Action: "account.remove", Target: name, Before: "role " + before.Role}, err)
 }
 
 // NewSession opens a session after CheckPassword. The token goes into the cookie; only its hash is stored.
@@ -166,10 +182,7 @@ func session(n store.Session) Session {
 // enough for every request, and its role is the account's of this moment.
 func (a *App) Session(ctx context.Context, token string) (Session, error) {
 	hash, now := store.HashSecret(token), time.Now()
-	n, err := a.db.Session(ctx, hash, now.UnixMilli())
-	if errors.Is(err, store.ErrNotFound) {
-		return Session{}, fmt.Errorf("%w: the session has ended", ErrCredentials)
-	}
+	n, err := a.lookSession(ctx, hash, now)
 	if err != nil {
 		return Session{}, err
 	}
@@ -182,9 +195,32 @@ func (a *App) Session(ctx context.Context, token string) (Session, error) {
 	return session(n), nil
 }
 
-// EndSession signs out.
+// PeekSession is Session without counting as use: a live socket that stays open does not keep an idle session
+// alive.
+func (a *App) PeekSession(ctx context.Context, token string) (Session, error) {
+	n, err := a.lookSession(ctx, store.HashSecret(token), time.Now())
+	return session(n), err
+}
+
+func (a *App) lookSession(ctx context.Context, hash store.Hash, now time.Time) (store.Session, error) {
+	n, err := a.db.Session(ctx, hash, now.UnixMilli())
+	if errors.Is(err, store.ErrNotFound) {
+		err = fmt.Errorf("%w: the session has ended", ErrCredentials)
+	}
+	return n, err
+}
+
+// EndSession signs out. Who has no session any more is signed out already.
 func (a *App) EndSession(ctx context.Context, token string) error {
-	return a.db.EndSession(ctx, store.HashSecret(token))
+	hash := store.HashSecret(token)
+	n, err := a.lookSession(ctx, hash, time.Now())
+	if errors.Is(err, ErrCredentials) {
+		return nil
+	}
+	if err == nil {
+		err = a.db.EndSession(ctx, hash)
+	}
+	return a.audited(ctx, Actor{Name: n.Account, Role: Role(n.Role), How: HowPage, From: n.From}, "session.end", n.ID, err)
 }
 
 // EndSessionsOf ends all sessions of an account. An account may end its own.
@@ -202,11 +238,20 @@ func (a *App) EndSessionsOf(ctx context.Context, who Actor, name string) error {
 // NewToken makes a bearer token with the account's role; a ttl of 0 has no end. The secret is shown this
 // once. An account may make its own.
 func (a *App) NewToken(ctx context.Context, who Actor, name, label string, ttl time.Duration) (string, Token, error) {
-	key, t, err := a.newToken(ctx, who, name, label, ttl)
-	return key, t, a.audited(ctx, who, "token.create", name, err)
+	return a.NewRoleToken(ctx, who, name, label, "", ttl)
 }
 
-func (a *App) newToken(ctx context.Context, who Actor, name, label string, ttl time.Duration) (string, Token, error) {
+// NewRoleToken is NewToken with a role of the token's own, at most the account's; "" is the account's.
+func (a *App) NewRoleToken(ctx context.Context, who Actor, name, label string, role Role, ttl time.Duration) (string, Token, error) {
+	key, t, err := a.newToken(ctx, who, name, label, role, ttl)
+	after := fmt.Sprintf("token %s, role %s, no end", t.ID, t.Role)
+	if t.ExpiresAt != nil {
+		after = fmt.Sprintf("token %s, role %s, until %s", t.ID, t.Role, time.UnixMilli(*t.ExpiresAt).UTC().Format(time.RFC3339))
+	}
+	return key, t, a.auditedAs(ctx, AuditEntry{Actor: who, Action: "token.create", Target: name, After: after}, err)
+}
+
+func (a *App) newToken(ctx context.Context, who Actor, name, label string, role Role, ttl time.Duration) (string, Token, error) {
 	if who.Name != name || who.How != HowPage {
 		if err := admin(who); err != nil {
 			return "", Token{}, err
@@ -219,9 +264,18 @@ func (a *App) newToken(ctx context.Context, who Actor, name, label string, ttl t
 	if err != nil {
 		return "", Token{}, mapError(err)
 	}
+	if role == "" {
+		role = Role(row.Role)
+	}
+	if err := checkRole(role); err != nil {
+		return "", Token{}, err
+	}
+	if !Role(row.Role).Allows(role) {
+		return "", Token{}, fmt.Errorf("%w: a token of role %s: %s is %s, and a token may be that at most", ErrInvalid, role, name, row.Role)
+	}
 	now := time.Now()
 	key := secret("o2ibd_")
-	t := store.Token{ID: newID(), Hash: store.HashSecret(key), Account: name, Role: row.Role, Label: label, CreatedAt: now.UnixMilli()}
+	t := store.Token{ID: newID(), Hash: store.HashSecret(key), Account: name, Role: string(role), Label: label, CreatedAt: now.UnixMilli()}
 	if ttl > 0 {
 		end := now.Add(ttl).UnixMilli()
 		t.ExpiresAt = &end
@@ -311,8 +365,13 @@ func (a *App) link(ctx context.Context, name string, life time.Duration) (string
 	return a.url + "/sign-in/link?token=" + url.QueryEscape(key), nil
 }
 
-// UseSignInLink spends the token of a link and opens a session for its account.
+// UseSignInLink spends the token of a link and opens a session for its account. ErrTooMany refuses who tries
+// too often.
 func (a *App) UseSignInLink(ctx context.Context, key, from string) (token string, s Session, err error) {
+	if err := a.signIns.allow(from, "", time.Now()); err != nil {
+		a.Protest("sign-in", from, "too many attempts with sign-in links were refused")
+		return "", Session{}, err
+	}
 	name, err := a.db.UseLink(ctx, store.HashSecret(key), time.Now().UnixMilli())
 	if errors.Is(err, store.ErrNotFound) {
 		who := Actor{Name: "?", How: HowPage, From: from}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"o2ibd/app"
 )
 
@@ -224,4 +226,126 @@ func TestSignInLinks(t *testing.T) {
 	if link, err := r.SignInLink(ctx, root, ""); err != nil || link == "" {
 		t.Errorf("link for the first administrator: %q, %v", link, err)
 	}
+}
+
+// A token has a role of its own, at most its account's, and the audit log says what was made.
+func TestTokenRoles(t *testing.T) {
+	r := start(t, options(t), nil)
+	ctx := t.Context()
+	if err := r.CreateAccount(ctx, root, "otto", "", app.RoleOperator); err != nil {
+		t.Fatal(err)
+	}
+	key, tok, err := r.NewRoleToken(ctx, operator, "otto", "prometheus", app.RoleViewer, time.Hour)
+	if err != nil || tok.Role != app.RoleViewer || tok.ExpiresAt == nil {
+		t.Fatalf("%+v, %v", tok, err)
+	}
+	if got, err := r.CheckToken(ctx, key); err != nil || got.Role != app.RoleViewer {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for role, want := range map[app.Role]string{app.RoleAdmin: "otto is operator, and a token may be that at most", "king": "viewer, operator and admin are possible"} {
+		if _, _, err := r.NewRoleToken(ctx, operator, "otto", "", role, 0); !errors.Is(err, app.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", role, err)
+		}
+	}
+	entries, err := r.Audit(ctx, app.AuditFilter{Action: "token."})
+	if err != nil || len(entries) != 3 || !strings.HasPrefix(entries[2].After, "token "+tok.ID+", role viewer, until 20") || entries[0].After != "" {
+		t.Errorf("%+v, %v", entries, err)
+	}
+}
+
+// With a new password everything that the old one let in ends at once, links that nobody used too.
+func TestNewPasswordEndsAll(t *testing.T) {
+	r := start(t, options(t), nil)
+	ctx := t.Context()
+	if err := r.CreateAccount(ctx, root, "otto", "the old password", app.RoleOperator); err != nil {
+		t.Fatal(err)
+	}
+	session, _, err := r.NewSession(ctx, "otto", "10.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := r.SignInLink(ctx, root, "otto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.PeekSession(ctx, session); err != nil {
+		t.Error(err)
+	}
+	if err := r.SetPassword(ctx, root, "otto", "the new password"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Session(ctx, session); !errors.Is(err, app.ErrCredentials) {
+		t.Errorf("session: %v", err)
+	}
+	if _, err := r.PeekSession(ctx, session); !errors.Is(err, app.ErrCredentials) {
+		t.Errorf("session, looked at: %v", err)
+	}
+	_, key, _ := strings.Cut(link, "token=")
+	if _, _, err := r.UseSignInLink(ctx, key, "10.0.0.1"); !errors.Is(err, app.ErrCredentials) {
+		t.Errorf("link: %v", err)
+	}
+}
+
+func TestAuditOfAccounts(t *testing.T) {
+	r := start(t, options(t), nil)
+	ctx := t.Context()
+	if err := r.CreateAccount(ctx, root, "otto", "", app.RoleOperator); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetRole(ctx, root, "otto", app.RoleViewer); err != nil {
+		t.Fatal(err)
+	}
+	token, s, err := r.NewSession(ctx, "otto", "10.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // signed out twice is signed out
+		if err := r.EndSession(ctx, token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.RemoveAccount(ctx, root, "otto"); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := r.Audit(ctx, app.AuditFilter{Limit: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, strings.Join([]string{e.Actor.Name, e.Action, e.Target, e.Before, "→", e.After}, " "))
+	}
+	want := []string{
+		root.Name + " account.remove otto role viewer → ",
+		"otto session.end " + s.ID + "  → ",
+		"otto session.create " + s.ID + "  → ",
+		root.Name + " account.role otto role operator → role viewer",
+		root.Name + " account.create otto  → role operator",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("audit (-want +got):\n%s", d)
+	}
+}
+
+// A wrong password too often is refused, and the right one with it; another address is not held up.
+func TestTooManySignIns(t *testing.T) {
+	r := start(t, options(t), nil)
+	ctx := t.Context()
+	if err := r.CreateAccount(ctx, root, "otto", "the password", app.RoleOperator); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for range 9 {
+		_, err = r.CheckPassword(ctx, "otto", "wrong", "10.0.0.1")
+	}
+	if !errors.Is(err, app.ErrTooMany) {
+		t.Errorf("%v", err)
+	}
+	if _, err := r.CheckPassword(ctx, "otto", "the password", "10.0.0.1"); !errors.Is(err, app.ErrTooMany) {
+		t.Errorf("%v", err)
+	}
+	if _, err := r.CheckPassword(ctx, "otto", "the password", "10.0.0.2"); err != nil {
+		t.Errorf("%v", err)
+	}
+	r.event(t, "protocol", "too many attempts to sign in")
 }

@@ -72,6 +72,7 @@ type App struct {
 	sampler   *sample.Sampler
 	pinning   sync.Mutex // of changes to the list of pinned peers
 	passwords *passwords
+	signIns   *signInGuard
 	events    *eventLog
 	bundles   *bundleShop
 	ticker    *ticker
@@ -80,6 +81,7 @@ type App struct {
 
 	page, socket net.Listener
 	url          string
+	fingerprint  string          // of a self-made certificate
 	serving      context.Context // of requests; ends when the servers are closed by force
 	endServing   context.CancelFunc
 	stopping     chan struct{}
@@ -109,6 +111,12 @@ func Open(ctx context.Context, o Options) (_ *App, err error) {
 		return nil, err
 	}
 	a.events = newEventLog(a.db, a.log)
+	if a.cfg.TLSSelfMade {
+		if a.cfg.TLSCert, a.cfg.TLSKey, a.fingerprint, err = ownCertificate(a.cfg, a.hostname, time.Now()); err != nil {
+			return nil, err
+		}
+		a.log.Info("the page has a self-made certificate: browsers will ask once; compare its fingerprint", "fingerprint", a.fingerprint)
+	}
 	if a.page, err = listenPage(a.cfg); err != nil {
 		return nil, err
 	}
@@ -162,7 +170,7 @@ func prepare(o Options) (*App, error) {
 	cfg.Fill(o.Demo > 0)
 	a := &App{
 		cfg: cfg, demo: o.Demo, version: o.Version, out: o.Out, log: o.Log, makeEngine: o.NewEngine, started: time.Now(),
-		passwords: newPasswords(), stopping: make(chan struct{}),
+		passwords: newPasswords(), signIns: newSignInGuard(), stopping: make(chan struct{}),
 	}
 	a.serving, a.endServing = context.WithCancel(context.Background())
 	if a.log == nil {
@@ -328,7 +336,7 @@ func (a *App) Config() Config { return a.cfg }
 func (a *App) Info() Info {
 	i := Info{
 		Version: a.version, Hostname: a.hostname, Demo: a.demo > 0, DemoNodes: []DemoNode{}, StateDir: a.cfg.State,
-		Listen: a.page.Addr().String(), URL: a.url, StartedAt: a.started.UnixMilli(), Provider: a.provider, Providers: Providers(),
+		Listen: a.page.Addr().String(), URL: a.url, StartedAt: a.started.UnixMilli(), Provider: a.provider, Providers: Providers(), CertFingerprint: a.fingerprint,
 	}
 	if a.fabric != nil {
 		i.DemoNodes = a.fabric.info()

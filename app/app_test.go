@@ -46,6 +46,16 @@ type fakeEngine struct {
 	tuned   tunables.Values
 	fail    error // of Start and Retune
 	asked   []string
+
+	onRetune func() // called in the middle
+	change   func(*engine.Snapshot)
+}
+
+// show changes what snapshots show from now on.
+func (e *fakeEngine) show(f func(*engine.Snapshot)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.change = f
 }
 
 func (e *fakeEngine) Start() error {
@@ -63,7 +73,13 @@ func (e *fakeEngine) Stop(context.Context) error {
 }
 
 func (e *fakeEngine) Snapshot() *engine.Snapshot {
-	return &engine.Snapshot{TakenAt: time.Now().UnixMilli(), Nets: []engine.Net{{ID: "127.0.0.1@o2ib", NID: 0x000500007f000001, Net: "o2ib", Status: "up"}}}
+	s := &engine.Snapshot{TakenAt: time.Now().UnixMilli(), Nets: []engine.Net{{ID: "127.0.0.1@o2ib", NID: 0x000500007f000001, Net: "o2ib", Status: "up"}}}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.change != nil {
+		e.change(s)
+	}
+	return s
 }
 
 func (e *fakeEngine) Ping(ctx context.Context, nid wire.NID, timeout time.Duration) (app.PingResult, error) {
@@ -92,6 +108,9 @@ func (e *fakeEngine) CloseConns(_ context.Context, ni, nid wire.NID) (int, error
 }
 
 func (e *fakeEngine) Retune(_ context.Context, v tunables.Values) error {
+	if e.onRetune != nil {
+		e.onRetune()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.fail == nil {

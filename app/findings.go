@@ -45,7 +45,7 @@ func (a *App) Findings() []Finding {
 	}
 	if a.cfg.InsecureListen && !a.cfg.TLS() {
 		list = append(list, Finding{"no-tls", SeverityWarning, "The page may be reached without TLS from other hosts: passwords travel in the clear.",
-			"Configure tls with cert and key."})
+			"Configure tls with cert and key, or with self_made: true."})
 	}
 	return list
 }

@@ -62,7 +62,8 @@ type Link struct {
 // TokenRequest is the body of POST /api/v1/users/{name}/tokens; TokenSecret answers it.
 type TokenRequest struct {
 	Label string `json:"label"`
-	TTLS  int64  `json:"ttl_s"` // 0: no end
+	TTLS  int64  `json:"ttl_s"`          // 0: no end
+	Role  Role   `json:"role,omitempty"` // "": the account's; never more
 }
 
 // TokenSecret shows a token's secret, this once.

@@ -30,7 +30,7 @@ func listenPage(c config.Config) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %q: an address and a port are wanted, such as %s", c.Listen, config.DefaultListen)
 	}
 	if !c.TLS() && !c.InsecureListen && !loopback(host) {
-		return nil, fmt.Errorf("listen on %s: beyond loopback the configuration must have tls with cert and key, or insecure_listen: true", c.Listen)
+		return nil, fmt.Errorf("listen on %s: beyond loopback the configuration must have tls with cert and key or with self_made: true, or insecure_listen: true", c.Listen)
 	}
 	var certs tls.Config
 	if c.TLS() {

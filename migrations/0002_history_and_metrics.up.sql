@@ -19,7 +19,11 @@ INSERT INTO tunable_history_settings SELECT * FROM tunable_history_settings_want
 CREATE TRIGGER tunable_history_settings_follow AFTER INSERT ON tunable_history
 BEGIN INSERT INTO tunable_history_settings SELECT * FROM tunable_history_settings_wanted WHERE seq = NEW.seq; END;
 
-CREATE INDEX tunable_history_kind ON tunable_history (kind, seq);
+CREATE INDEX tunable_history_settings_scope ON tunable_history_settings (scope, seq);
+
+-- With how and reason in it, so that looking for a part of them does not read every record.
+CREATE INDEX tunable_history_kind ON tunable_history (kind, seq, how, reason);
+CREATE INDEX tunable_history_at ON tunable_history (kind, at);
 CREATE INDEX tunable_history_who ON tunable_history (who, seq);
 CREATE INDEX events_at ON events (at);
 

@@ -44,13 +44,17 @@ func (s *Store) Accounts(ctx context.Context) ([]Account, error) {
 	return accounts, err
 }
 
-// SetPasswordHash replaces a password and ends the account's sessions; "" takes the password away.
+// SetPasswordHash replaces a password, ends the account's sessions and forgets its links; "" takes the
+// password away.
 func (s *Store) SetPasswordHash(ctx context.Context, name, hash string) error {
 	return s.write(ctx, "store password of "+clip(name), func(tx *sql.Tx) error {
 		if err := one(tx.ExecContext(ctx, `UPDATE accounts SET password_hash = ? WHERE name = ?`, null(hash), name)); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `DELETE FROM sessions WHERE account = ?`, name)
+		if _, err := tx.ExecContext(ctx, `DELETE FROM sessions WHERE account = ?`, name); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `DELETE FROM links WHERE account = ?`, name)
 		return err
 	})
 }

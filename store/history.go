@@ -302,10 +302,13 @@ func (s *Store) History(ctx context.Context, f HistoryFilter) ([]HistoryEntry, e
 	}{
 		{f.ChangeID != "", `p.change_id = ?`, []any{f.ChangeID}},
 		{f.Name != "", `p.seq IN (SELECT seq FROM tunable_history_settings WHERE name = ?)`, []any{f.Name}},
-		{f.Scope != "", `EXISTS (SELECT 1 FROM json_each(p.body, '$.changes') c WHERE c.value ->> 'scope' = ?)`, []any{f.Scope}},
+		{f.Scope != "", `p.seq IN (SELECT seq FROM tunable_history_settings WHERE scope = ?)`, []any{f.Scope}},
 		{f.Who != "", `p.who = ?`, []any{f.Who}},
 		{f.How != "", `instr(p.how, ?) > 0`, []any{f.How}},
 		{f.Outcome != "", `l.kind = ?`, []any{f.Outcome}},
+		// Most changes are applied; the others are few, and only the newest can be without an outcome.
+		{f.Outcome == Proposed, `p.seq = (SELECT max(seq) FROM tunable_history WHERE kind = ?)`, []any{Proposed}},
+		{f.Outcome != "" && f.Outcome != Applied && f.Outcome != Proposed, `p.change_id IN (SELECT change_id FROM tunable_history WHERE kind = ?)`, []any{f.Outcome}},
 		{f.Text != "", `instr(lower(p.reason), lower(?)) > 0`, []any{f.Text}},
 		{f.From != 0, `p.at >= ?`, []any{f.From}},
 		{f.To != 0, `p.at < ?`, []any{f.To}},

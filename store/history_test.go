@@ -321,3 +321,33 @@ func TestConcurrentChanges(t *testing.T) {
 		t.Errorf("revision %d: %s", rev, d)
 	}
 }
+
+// A history from before the table of its settings is in it after the migration.
+func TestHistoryOfSchema1(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	s.mustPropose(t, proposal("c1", setting("global", "timeout", nil, ptr("60")), setting("o2ib1", "tos", nil, ptr("0"))))
+	s.mustEnd(t, "c1", Applied)
+	s.mustPropose(t, proposal("c2", setting("o2ib1", "tos", ptr("0"), nil)))
+	s.mustEnd(t, "c2", Applied)
+	s.Close()
+	raw(t, dir, `DROP TRIGGER tunable_history_settings_follow`, `DROP VIEW tunable_history_settings_wanted`, `DROP TABLE tunable_history_settings`,
+		`DROP INDEX tunable_history_kind`, `DROP INDEX tunable_history_at`, `DROP INDEX tunable_history_who`, `DROP INDEX events_at`,
+		`DROP TABLE metric_chunks`, `DROP TABLE metric_sources`, `DROP TABLE metric_tail`, `DROP TABLE metric_size`,
+		`UPDATE schema_migrations SET version = 1`, `PRAGMA user_version = 1`)
+	s = open(t, dir)
+	if n, err := s.VerifyHistory(t.Context()); err != nil || n != 4 {
+		t.Errorf("%d records, %v", n, err)
+	}
+	values, err := s.ValuesAt(t.Context(), 2)
+	if err != nil || len(values) != 2 {
+		t.Errorf("after the first change: %v, %v", values, err)
+	}
+	if values, err = s.ValuesAt(t.Context(), 4); err != nil || len(values) != 1 || values[0].Name != "timeout" {
+		t.Errorf("after the second: %v, %v", values, err)
+	}
+	found, err := s.History(t.Context(), HistoryFilter{Name: "tos", Scope: "o2ib1"})
+	if err != nil || len(found) != 2 {
+		t.Errorf("%v, %v", found, err)
+	}
+}

@@ -319,7 +319,7 @@ func (s *server) apiToken(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	who, _ := actor(r)
-	secret, t, err := s.app.NewToken(r.Context(), who, chi.URLParam(r, "name"), p.Label, time.Duration(p.TTLS)*time.Second)
+	secret, t, err := s.app.NewRoleToken(r.Context(), who, chi.URLParam(r, "name"), p.Label, p.Role, time.Duration(p.TTLS)*time.Second)
 	if err != nil {
 		return err
 	}
@@ -343,7 +343,7 @@ func (s *server) live(w http.ResponseWriter, r *http.Request) error {
 				if err != nil {
 					return false
 				}
-				sess, err := s.app.Session(ctx, cookie.Value)
+				sess, err := s.app.PeekSession(ctx, cookie.Value)
 				return err == nil && sess.Role.Allows(viewer)
 			}
 			return true // the unix socket

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"o2ibd/app"
+	"o2ibd/app/sample"
 	"o2ibd/app/tuning"
 	"o2ibd/engine/tunables"
 	"o2ibd/store"
@@ -34,6 +35,7 @@ func statusOf(err error) int {
 	var conflict *tuning.ConflictError
 	var pending *tuning.PendingError
 	var filter *live.Error
+	var history *sample.QueryError
 	var big *http.MaxBytesError
 	switch {
 	case errors.As(err, &st):
@@ -42,7 +44,7 @@ func statusOf(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.As(err, &conflict):
 		return http.StatusPreconditionFailed
-	case errors.As(err, &invalid), errors.Is(err, tuning.ErrNothing), errors.Is(err, tuning.ErrInvalid), errors.As(err, &filter), errors.Is(err, app.ErrInvalid):
+	case errors.As(err, &invalid), errors.Is(err, tuning.ErrNothing), errors.Is(err, tuning.ErrInvalid), errors.As(err, &filter), errors.As(err, &history), errors.Is(err, app.ErrInvalid):
 		return http.StatusUnprocessableEntity
 	case errors.Is(err, app.ErrNotFound):
 		return http.StatusNotFound

@@ -75,9 +75,9 @@ func str(v any) string { return fmt.Sprint(v) }
 // states in words, with a mark that does not need colour.
 func stateMark(state string) string {
 	switch state {
-	case "connected", "established", "up", "active", "running", "done", "applied":
+	case "connected", "established", "up", "active", "running", "done", "applied", "confirmed":
 		return "●"
-	case "connecting", "reconnecting", "active_connect", "passive_wait", "init", "closing", "proposed":
+	case "connecting", "reconnecting", "active_connect", "passive_wait", "init", "closing", "proposed", "rolled back":
 		return "◐"
 	}
 	return "○"

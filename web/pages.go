@@ -117,6 +117,8 @@ func (s *server) overviewPage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	o.Changes = h.Changes[:min(6, len(h.Changes))]
+	o.Charts = totalCharts()
+	o.Lines = s.withHistory(r.Context(), o.Range, o.Charts, of("total", "", "peers_connected", "peers_not_connected", "conns", "tx_queued", "send_msgs", "recv_msgs", "send_bytes", "recv_bytes", "credit_stalls", "reconnects", "drops"))
 	s.render(w, r, http.StatusOK, overview(s.frame(r, "Overview"), o))
 	return nil
 }
@@ -164,7 +166,9 @@ func (s *server) connsPage(w http.ResponseWriter, r *http.Request) error {
 
 func (s *server) poolsPage(w http.ResponseWriter, r *http.Request) error {
 	p, rows := table[engine.Pool](s, r, "pools")
-	s.render(w, r, tableStatus(p), poolsTable(s.frame(r, "Pools"), p, rows, poolCharts(s.app.Snapshot().Pools), rangeOf(r.FormValue("range"))))
+	charts, span := poolCharts(s.app.Snapshot().Pools), rangeOf(r.FormValue("range"))
+	s.withHistory(r.Context(), span, charts, nil)
+	s.render(w, r, tableStatus(p), poolsTable(s.frame(r, "Pools"), p, rows, charts, span))
 	return nil
 }
 
@@ -214,6 +218,8 @@ func (s *server) peerPage(w http.ResponseWriter, r *http.Request) error {
 			d.Charts = peerCharts(p.ID, snap.Peers[k].ID)
 		}
 	}
+	s.withHistory(r.Context(), d.Range, d.Charts, nil)
+	d.Pinned = slices.Contains(s.app.PinnedPeers(), p.ID)
 	s.render(w, r, http.StatusOK, peerDetail(s.frame(r, p.NID.String()), d))
 	return nil
 }
@@ -223,11 +229,15 @@ func (s *server) eventsPage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := days(r, &f.From, &f.To); err != nil {
+		return err
+	}
 	list, err := s.app.Events(r.Context(), f)
 	if err != nil {
 		return err
 	}
-	s.render(w, r, http.StatusOK, eventsList(s.frame(r, "Events"), f, list))
+	older := r.URL.Query()
+	s.render(w, r, http.StatusOK, eventsList(s.frame(r, "Events"), f, older, list))
 	return nil
 }
 
@@ -343,7 +353,14 @@ func (s *server) accountsForm(w http.ResponseWriter, r *http.Request) error {
 	case "link":
 		secret, err = s.app.SignInLink(ctx, who, name)
 	case "token":
-		secret, _, err = s.app.NewToken(ctx, who, name, r.PostFormValue("label"), 0)
+		var days float64
+		if v := r.PostFormValue("days"); v != "" {
+			if days, err = strconv.ParseFloat(v, 64); err != nil || !(days > 0 && days <= 3660) {
+				err = fmt.Errorf("%w: a token is good for a number of days up to 3660, or without an end", app.ErrInvalid)
+				break
+			}
+		}
+		secret, _, err = s.app.NewRoleToken(ctx, who, name, r.PostFormValue("label"), app.Role(r.PostFormValue("role")), time.Duration(days*24*float64(time.Hour)))
 	case "remove-token":
 		err = s.app.RemoveToken(ctx, who, r.PostFormValue("token"))
 		said = "The token was removed."

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"o2ibd/app"
+	"o2ibd/app/sample"
 	"o2ibd/app/tuning"
 	"o2ibd/engine"
 )
@@ -48,6 +49,7 @@ func (s *server) routes() []route {
 		{get, "/peers/{id}", viewer, s.peerPage, "", doc{}},
 		{post, "/peers/{id}/delete", operator, s.deletePeerForm, "", doc{}},
 		{post, "/peers/{id}/close", operator, s.closeConnsForm, "", doc{}},
+		{post, "/peers/{id}/pin", operator, s.pinForm, "", doc{}},
 		{get, "/conns", viewer, s.connsPage, "", doc{}},
 		{get, "/pools", viewer, s.poolsPage, "", doc{}},
 		{get, "/devices", viewer, s.devicesPage, "", doc{}},
@@ -99,6 +101,8 @@ func (s *server) routes() []route {
 		{get, "/api/v1/bundles/{id}/download", operator, s.downloadBundle, "the bundle's zip", doc{media: "application/zip"}},
 		{del, "/api/v1/bundles/{id}", operator, s.apiDeleteBundle, "delete a bundle", doc{status: http.StatusNoContent}},
 		{get, "/api/v1/events", viewer, s.apiEvents, "what happened", doc{query: []string{"kind", "severity", "peer", "text", "since", "before", "limit"}, answer: EventList{}}},
+		{get, "/api/v1/history", viewer, s.apiMetrics, "sampled history of series, with what happened meanwhile", doc{query: []string{"series", "from", "to", "step"}, answer: sample.Answer{}}},
+		{get, "/api/v1/history/series", viewer, s.apiMetricSeries, "the series that there is history of", doc{answer: SeriesList{}}},
 		{get, "/api/v1/audit", admin, s.apiAudit, "who did what", doc{query: []string{"name", "action", "limit"}, answer: AuditList{}}},
 		{get, "/api/v1/live", viewer, s.live, "the live WebSocket, subprotocol o2ibd.live.v1", doc{status: http.StatusSwitchingProtocols}},
 		{get, "/api/v1/users", admin, s.apiUsers, "accounts", doc{answer: app.UserList{}}},

@@ -3,7 +3,7 @@ package web
 import (
 	"errors"
 	"net/http"
-	"sync"
+	"strings"
 	"time"
 
 	"o2ibd/app"
@@ -27,12 +27,12 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) error {
 		s.render(w, r, status, signInForm(s.frame(r, "Sign in"), next, name, text))
 		return nil
 	}
-	if !s.limiter.allow(from(r), name, time.Now()) {
-		return again(http.StatusTooManyRequests, "Too many attempts for this account from your address. Wait half a minute, then try again.")
-	}
 	a, err := s.app.CheckPassword(r.Context(), name, r.PostForm.Get("password"), from(r))
 	if errors.Is(err, app.ErrCredentials) {
 		return again(http.StatusUnauthorized, "Name or password is wrong.")
+	}
+	if errors.Is(err, app.ErrTooMany) {
+		return again(http.StatusTooManyRequests, sentence(err))
 	}
 	if err != nil {
 		return err
@@ -41,7 +41,6 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.limiter.forget(from(r), name)
 	http.SetCookie(w, s.cookie(token, int((7*24*time.Hour).Seconds())))
 	http.Redirect(w, r, safeNext(next), http.StatusSeeOther)
 	return nil
@@ -54,9 +53,6 @@ func (s *server) linkPage(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) useLink(w http.ResponseWriter, r *http.Request) error {
-	if !s.limiter.allow(from(r), "link", time.Now()) {
-		return &statusError{http.StatusTooManyRequests, "too many sign-in links tried from your address: wait half a minute"}
-	}
 	token, _, err := s.app.UseSignInLink(r.Context(), r.PostFormValue("token"), from(r))
 	if errors.Is(err, app.ErrCredentials) || errors.Is(err, app.ErrNotFound) {
 		return &statusError{http.StatusUnauthorized, "this link was used already, or is too old: `o2ibd user link NAME` makes a new one"}
@@ -113,56 +109,8 @@ func (s *server) changeOwnPassword(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// limiter slows guessing down: so many attempts for one name from one address, then one each interval.
-// Others are not held up, so nobody can lock out everybody; its memory is bounded.
-type limiter struct {
-	mu      sync.Mutex
-	buckets map[string]bucket
-}
-
-type bucket struct {
-	left float64
-	at   time.Time
-}
-
-const (
-	limitBurst    = 8
-	limitInterval = 20 * time.Second
-	limitBuckets  = 10000
-)
-
-func newLimiter() *limiter { return &limiter{buckets: make(map[string]bucket)} }
-
-func (l *limiter) allow(from, name string, now time.Time) bool {
-	key := from + "\x00" + clip(name)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b, ok := l.buckets[key]
-	if !ok {
-		if len(l.buckets) >= limitBuckets {
-			for k, old := range l.buckets {
-				if now.Sub(old.at) > limitBurst*limitInterval {
-					delete(l.buckets, k)
-				}
-			}
-		}
-		if len(l.buckets) >= limitBuckets {
-			return true // argon2 is the brake then
-		}
-		b = bucket{left: limitBurst, at: now}
-	}
-	b.left = min(limitBurst, b.left+now.Sub(b.at).Seconds()/limitInterval.Seconds())
-	b.at = now
-	ok = b.left >= 1
-	if ok {
-		b.left--
-	}
-	l.buckets[key] = b
-	return ok
-}
-
-func (l *limiter) forget(from, name string) {
-	l.mu.Lock()
-	delete(l.buckets, from+"\x00"+clip(name))
-	l.mu.Unlock()
+// sentence makes an error's text one.
+func sentence(err error) string {
+	text := err.Error()
+	return strings.ToUpper(text[:1]) + text[1:] + "."
 }

@@ -274,7 +274,25 @@ type historyQuery struct {
 	Older        url.Values
 }
 
-const day = 24 * time.Hour
+// days reads the days of a form, the last of which is meant as a whole.
+func days(r *http.Request, from, to *int64) error {
+	for _, bound := range []struct {
+		name string
+		to   *int64
+		more int
+	}{{"after", from, 0}, {"until", to, 1}} {
+		typed := r.FormValue(bound.name)
+		if typed == "" {
+			continue
+		}
+		at, err := time.ParseInLocation(time.DateOnly, typed, time.Local)
+		if err != nil {
+			return &statusError{http.StatusUnprocessableEntity, bound.name + " is a day such as 2026-12-31"}
+		}
+		*bound.to = at.AddDate(0, 0, bound.more).UnixMilli()
+	}
+	return nil
+}
 
 func (s *server) historyPage(w http.ResponseWriter, r *http.Request) error {
 	f, err := historyFilter(r)
@@ -282,19 +300,8 @@ func (s *server) historyPage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q := historyQuery{HistoryFilter: f, After: r.FormValue("after"), Until: r.FormValue("until"), Older: r.URL.Query()}
-	for _, bound := range []struct {
-		name, typed string
-		to          *int64
-		more        time.Duration
-	}{{"after", q.After, &q.From, 0}, {"until", q.Until, &q.To, day}} {
-		if bound.typed == "" {
-			continue
-		}
-		at, err := time.ParseInLocation(time.DateOnly, bound.typed, time.Local)
-		if err != nil {
-			return &statusError{http.StatusUnprocessableEntity, bound.name + " is a day such as 2026-12-31"}
-		}
-		*bound.to = at.Add(bound.more).UnixMilli()
+	if err := days(r, &q.From, &q.To); err != nil {
+		return err
 	}
 	h, err := s.app.Tuning().History(r.Context(), q.HistoryFilter)
 	if err != nil {

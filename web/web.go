@@ -22,6 +22,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"o2ibd/app"
+	"o2ibd/app/sample"
 	"o2ibd/app/tuning"
 	"o2ibd/engine"
 	"o2ibd/web/live"
@@ -52,6 +53,10 @@ type Appliance interface {
 	DemoStart(ctx context.Context, who app.Actor, i int) error
 	Events(ctx context.Context, f app.EventFilter) ([]app.Event, error)
 	Audit(ctx context.Context, f app.AuditFilter) ([]app.AuditEntry, error)
+	MetricSeries() []sample.Series
+	Metrics(ctx context.Context, q sample.Query) (sample.Answer, error)
+	PinPeer(ctx context.Context, who app.Actor, peerID string, pinned bool) error
+	PinnedPeers() []string
 	Protest(kind, from, text string)
 
 	CreateBundle(ctx context.Context, who app.Actor, redact bool) (app.Bundle, error)
@@ -68,8 +73,9 @@ type Appliance interface {
 	RemoveAccount(ctx context.Context, who app.Actor, name string) error
 	NewSession(ctx context.Context, name, from string) (string, app.Session, error)
 	Session(ctx context.Context, token string) (app.Session, error)
+	PeekSession(ctx context.Context, token string) (app.Session, error)
 	EndSession(ctx context.Context, token string) error
-	NewToken(ctx context.Context, who app.Actor, name, label string, ttl time.Duration) (string, app.Token, error)
+	NewRoleToken(ctx context.Context, who app.Actor, name, label string, role app.Role, ttl time.Duration) (string, app.Token, error)
 	Tokens(ctx context.Context) ([]app.Token, error)
 	CheckToken(ctx context.Context, key string) (app.Token, error)
 	RemoveToken(ctx context.Context, who app.Actor, id string) error
@@ -94,7 +100,6 @@ type server struct {
 	opt     Options
 	log     *slog.Logger
 	hosts   map[string]bool
-	limiter *limiter
 	cross   *http.CrossOriginProtection
 	metrics *meter
 	frames  live.Frames
@@ -107,7 +112,7 @@ func New(opt Options) app.Handlers {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{app: opt.App, opt: opt, log: opt.Log, hosts: map[string]bool{"localhost": true}, limiter: newLimiter(), cross: http.NewCrossOriginProtection(), metrics: newMeter(opt.App), sealKey: make([]byte, 32)}
+	s := &server{app: opt.App, opt: opt, log: opt.Log, hosts: map[string]bool{"localhost": true}, cross: http.NewCrossOriginProtection(), metrics: newMeter(opt.App), sealKey: make([]byte, 32)}
 	rand.Read(s.sealKey)
 	for _, h := range opt.AllowedHosts {
 		s.hosts[strings.ToLower(h)] = true

@@ -33,6 +33,7 @@ type Config struct {
 	MetricsPublic  bool     // /metrics without a token
 	TLSCert        string   // PEM files; both or none
 	TLSKey         string
+	TLSSelfMade    bool // a certificate that the appliance makes itself, in the state folder
 	InsecureListen bool // listen beyond loopback without TLS
 
 	Tunables tunables.Values // of section tunables and of the networks, in canonical form
@@ -46,8 +47,8 @@ type NI struct {
 	Interface string
 }
 
-// TLS says whether certificates are configured.
-func (c *Config) TLS() bool { return c.TLSCert != "" }
+// TLS says whether the page has a certificate, given or self-made.
+func (c *Config) TLS() bool { return c.TLSCert != "" || c.TLSSelfMade }
 
 // Fill puts defaults where nothing is set. The demo has a state folder of its own inside the usual one,
 // unless one was named.

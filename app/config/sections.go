@@ -111,11 +111,16 @@ func (r *reader) cpts(n ast.Node) error {
 func (r *reader) tls(n ast.Node) error {
 	c := &r.cfg
 	err := r.mapping(n, "tls", keys{
-		"cert": r.setText(&c.TLSCert, "the certificate"),
-		"key":  r.setText(&c.TLSKey, "the key"),
+		"cert":      r.setText(&c.TLSCert, "the certificate"),
+		"key":       r.setText(&c.TLSKey, "the key"),
+		"self_made": r.setBool(&c.TLSSelfMade, "self_made"),
 	})
-	if err == nil && (c.TLSCert == "" || c.TLSKey == "") {
-		return r.errorf(line(n), "tls needs both cert and key, each a PEM file")
+	switch given := c.TLSCert != "" && c.TLSKey != ""; {
+	case err != nil:
+	case c.TLSSelfMade && c.TLSCert+c.TLSKey != "":
+		return r.errorf(line(n), "tls has a certificate of yours and self_made: one of them is possible")
+	case !c.TLSSelfMade && !given:
+		return r.errorf(line(n), "tls needs both cert and key, each a PEM file, or self_made: true")
 	}
 	return err
 }

@@ -142,7 +142,7 @@ type Patch struct {
 	Reason         string  `json:"reason"`
 	ConfirmWithinS float64 `json:"confirm_within_s"`
 	DryRun         bool    `json:"dry_run"`
-	ClockIsRight   bool    `json:"clock_is_right"`
+	ClockIsRight   bool    `json:"clock_is_right,omitempty"`
 }
 
 // Request is what p asks for; who and how are the caller's to fill in.

@@ -30,7 +30,7 @@ type RevertBody struct {
 	Reason         string  `json:"reason"`
 	ConfirmWithinS float64 `json:"confirm_within_s"`
 	DryRun         bool    `json:"dry_run"`
-	ClockIsRight   bool    `json:"clock_is_right"`
+	ClockIsRight   bool    `json:"clock_is_right,omitempty"`
 }
 
 // Request is what b asks for; who and how are the caller's to fill in.

@@ -22,8 +22,9 @@ var errDown = errors.New("no appliance answers")
 
 // client asks the appliance over its unix socket, where file permissions stand for sign-in.
 type client struct {
-	ctx  context.Context
-	http *http.Client
+	ctx     context.Context
+	http    *http.Client
+	ifMatch string // entity tag to send, "" for none
 }
 
 // dial finds the appliance: at the socket that was named, else in the usual places.
@@ -43,7 +44,7 @@ func (e *env) dial() (*client, error) {
 					return new(net.Dialer).DialContext(ctx, "unix", path)
 				},
 			}
-			return &client{e.ctx, &http.Client{Transport: tr}}, nil
+			return &client{ctx: e.ctx, http: &http.Client{Transport: tr}}, nil
 		}
 		if first == nil {
 			var errno unix.Errno
@@ -73,6 +74,9 @@ func (c *client) do(method, path string, body any) (io.ReadCloser, error) {
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.ifMatch != "" {
+		req.Header.Set("If-Match", `"`+c.ifMatch+`"`)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -110,9 +114,15 @@ func (c *client) call(method, path string, body, answer any) error {
 
 // call finds the appliance and asks it once.
 func (e *env) call(method, path string, body, answer any) error {
+	return e.callIf("", method, path, body, answer)
+}
+
+// callIf is call with the entity tag of what the caller saw, "" for none.
+func (e *env) callIf(tag, method, path string, body, answer any) error {
 	c, err := e.dial()
 	if err != nil {
 		return err
 	}
+	c.ifMatch = tag
 	return c.call(method, path, body, answer)
 }

@@ -134,7 +134,10 @@ func TestUsage(t *testing.T) {
 		{"serve --demo --state /dev/null/x", 1, "state folder"},
 		{"tunables set ntx", 2, `"ntx" is no setting`},
 		{"tunables set =5", 2, `"=5" is no setting`},
-		{"tunables set ntx=5 --confirm-within=5m", 2, "unknown flag --confirm-within"},
+		{"tunables set ntx=5 --confirm-within=5", 2, "--confirm-within"},
+		{"tunables revert", 2, "<id>"},
+		{"tunables export", 2, "--format"},
+		{"tunables export --format json", 2, "modprobe"},
 		{"user role otto king", 2, "must be one of"},
 		{"user token otto --ttl=1ms", 2, "a second or more"},
 		{"net show --socket=/nowhere/s", 1, "no appliance answers on /nowhere/s (no such file or directory); start it with o2ibd serve"},
@@ -258,6 +261,66 @@ func TestPing(t *testing.T) {
 				t.Errorf("request is %q", f.requests[0])
 			}
 		})
+	}
+}
+
+func TestTunablesHistoryCommands(t *testing.T) {
+	eight, sixteen := tuning.NewScalar("8"), tuning.NewScalar("16")
+	moved := tuning.Result{
+		ChangeID: "c7", Changed: []tuning.Changed{{Scope: "global", Name: "peer_credits", Old: sixteen, New: eight, Effect: "NI restart"}},
+		Costs: []tuning.Cost{{Scope: "o2ib", Text: []string{"memory for each peer: 72 KiB, now 136 KiB"}}}, Restarts: []tuning.Restart{{NI: "10.0.0.1@o2ib", Conns: 3, Peers: 2}},
+	}
+	waits := moved
+	waits.Pending = &tuning.Pending{ChangeID: "c7", ConfirmBy: 1}
+	f := appliance(t, map[string]any{
+		"PATCH /api/v1/tunables":                    waits,
+		"GET /api/v1/tunables":                      []any{tuning.Table{Pending: waits.Pending}, tuning.Table{}},
+		"POST /api/v1/tunables/changes/c7/confirm":  tuning.Settled{ChangeID: "c7"},
+		"POST /api/v1/tunables/changes/c6/revert":   moved,
+		"POST /api/v1/tunables/import":              moved,
+		"GET /api/v1/tunables/export":               []byte("options ko2iblnd ntx=5\n"),
+		"GET /api/v1/tunables/verify":               []any{tuning.Verdict{Whole: true, Records: 8}, tuning.Verdict{Seq: 3, Problem: "record 3: it was altered"}},
+		"GET /api/v1/tunables/diff":                 tuning.Diff{Rows: []tuning.DiffRow{{Scope: "o2ib1", Name: "ntx", To: sixteen, EffectiveFrom: "512", EffectiveTo: "16", Effect: "NI restart"}}},
+		"POST /api/v1/tunables/changes/none/revert": app.Problem{Status: 404, Detail: "no such change: none"},
+	})
+	file := filepath.Join(t.TempDir(), "ko2iblnd.conf")
+	if err := os.WriteFile(file, []byte("options ko2iblnd ntx=5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args    []string
+		code    int
+		want    []string
+		request string // the last one
+	}{
+		{[]string{"set", "peer_credits=8", "--confirm-within", "5m", "--reason", "r", "--if-match", "3-abc"}, 0,
+			[]string{"unless you confirm it until", "o2ibd tunables confirm c7", "o2ib: memory for each peer", "NI 10.0.0.1@o2ib restarts: 3 connections to 2 peers"},
+			`PATCH /api/v1/tunables {"changes":[{"scope":"global","name":"peer_credits","value":8}],"reason":"r","confirm_within_s":300,"dry_run":false}`},
+		{[]string{"confirm"}, 0, []string{"change c7 is confirmed and stays"}, `POST /api/v1/tunables/changes/c7/confirm`},
+		{[]string{"confirm"}, 1, []string{"no change waits to be confirmed"}, `GET /api/v1/tunables`},
+		{[]string{"revert", "c6", "--since", "--reason", "worse"}, 0, []string{"peer_credits", "done, change c7"},
+			`POST /api/v1/tunables/changes/c6/revert {"since":true,"reason":"worse","confirm_within_s":0,"dry_run":false}`},
+		{[]string{"revert", "none"}, 1, []string{"no such change: none"}, `POST /api/v1/tunables/changes/none/revert {"since":false,"reason":"","confirm_within_s":0,"dry_run":false}`},
+		{[]string{"import", file, "--dry-run"}, 0, []string{"peer_credits"}, `POST /api/v1/tunables/import {"text":"options ko2iblnd ntx=5\n","reason":"","confirm_within_s":0,"dry_run":true}`},
+		{[]string{"import", file + ".no"}, 1, []string{"no such file"}, ""},
+		{[]string{"export", "--format", "modprobe"}, 0, []string{"options ko2iblnd ntx=5\n"}, `GET /api/v1/tunables/export?format=modprobe`},
+		{[]string{"verify"}, 0, []string{"the history is whole: 8 records"}, `GET /api/v1/tunables/verify`},
+		{[]string{"verify"}, 1, []string{"record 3: it was altered"}, `GET /api/v1/tunables/verify`},
+		{[]string{"diff"}, 0, []string{"o2ib1/ntx", "512"}, `GET /api/v1/tunables/diff?from=defaults&to=now`},
+		{[]string{"diff", "before:c6", "2026-01-02 15:04"}, 0, []string{"IN USE TO"}, `GET /api/v1/tunables/diff?from=before%3Ac6&to=2026-01-02+15%3A04`},
+	} {
+		code, out, errs := o2ibd(t, "", append([]string{"tunables", "--socket", f.socket}, tc.args...)...)
+		if code != tc.code {
+			t.Errorf("%v: exit code %d, %s", tc.args, code, errs)
+		}
+		for _, w := range tc.want {
+			if !strings.Contains(out+errs, w) {
+				t.Errorf("%v: %q lacks %q", tc.args, out+errs, w)
+			}
+		}
+		if last := f.requests[len(f.requests)-1]; tc.request != "" && last != tc.request {
+			t.Errorf("%v: asked %s, want %s", tc.args, last, tc.request)
+		}
 	}
 }
 

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"o2ibd/app/tuning"
 	"o2ibd/engine/tunables"
@@ -13,7 +11,13 @@ import (
 type tunablesCmd struct {
 	Show    tunablesShowCmd    `cmd:"" help:"Show values and where they come from."`
 	Set     tunablesSetCmd     `cmd:"" help:"Change values, all or nothing."`
+	Confirm tunablesConfirmCmd `cmd:"" help:"Keep a change that would be rolled back."`
+	Revert  tunablesRevertCmd  `cmd:"" help:"Undo a change, or all since it."`
 	History tunablesHistoryCmd `cmd:"" help:"Show who changed what, when and why."`
+	Diff    tunablesDiffCmd    `cmd:"" help:"Compare the values of two points in time."`
+	Verify  tunablesVerifyCmd  `cmd:"" help:"Check that nobody altered the history."`
+	Export  tunablesExportCmd  `cmd:"" help:"Print the values that are set, for a kernel node."`
+	Import  tunablesImportCmd  `cmd:"" help:"Take over the tunables of a file."`
 }
 
 type tunablesShowCmd struct {
@@ -46,64 +50,20 @@ func scalar(s *tuning.Scalar) string {
 	return or(string(*s))
 }
 
-type tunablesSetCmd struct {
-	format
-	Settings []string `arg:"" name:"[net/]name=value" help:"What to set; NAME= takes a value away again."`
-	Reason   string   `help:"Why, for the history."`
-	DryRun   bool     `help:"Only say what would happen."`
-}
-
-func (c *tunablesSetCmd) Run(e *env) error {
-	p := tuning.Patch{Reason: c.Reason, DryRun: c.DryRun}
-	for _, s := range c.Settings {
-		name, value, ok := strings.Cut(s, "=")
-		if !ok || name == "" {
-			return usageError{fmt.Errorf("%q is no setting: NAME=VALUE or NET/NAME=VALUE is wanted", s)}
-		}
-		ch := tuning.Change{Scope: tunables.GlobalScope, Name: name}
-		if net, rest, ok := strings.Cut(name, "/"); ok {
-			ch.Scope, ch.Name = net, rest
-		}
-		if value != "" {
-			ch.Value = tuning.NewScalar(value)
-		}
-		p.Changes = append(p.Changes, ch)
-	}
-	var r tuning.Result
-	if err := e.call("PATCH", "/api/v1/tunables", p, &r); err != nil {
-		return err
-	}
-	return c.print(e, r, func() *table {
-		t := &table{head: []string{"NAME", "OLD", "NEW", "FROM WHEN ON"}}
-		for _, ch := range append(r.Changed, r.Derived...) {
-			t.add(tunables.Scoped{Scope: ch.Scope, Name: ch.Name}, scalar(ch.Old), scalar(ch.New), ch.Effect)
-		}
-		for _, n := range r.Notes {
-			t.add("note: " + n.Text)
-		}
-		switch {
-		case r.DryRun:
-			t.add("nothing was changed: a dry run")
-		case r.ChangeID == "":
-			t.add("nothing was changed: all of it stands already")
-		default:
-			t.add("done, change " + r.ChangeID)
-		}
-		return t
-	})
-}
-
 type tunablesHistoryCmd struct {
 	format
-	Name  string `help:"Only changes of this tunable."`
-	Scope string `help:"Only changes in this scope."`
-	Who   string `help:"Only changes by this account."`
-	Limit int    `default:"100" help:"At most so many changes."`
+	Name    string `help:"Only changes of this tunable."`
+	Scope   string `help:"Only changes in this scope."`
+	Who     string `help:"Only changes by this account."`
+	How     string `help:"Only changes that came so: page, token, socket, import, revert."`
+	Outcome string `help:"Only changes of this outcome: applied, confirmed, rolled_back, failed, interrupted."`
+	Text    string `help:"Only changes with this in their reason."`
+	Limit   int    `default:"100" help:"At most so many changes."`
 }
 
 func (c *tunablesHistoryCmd) Run(e *env) error {
 	q := url.Values{"limit": {strconv.Itoa(c.Limit)}}
-	for key, value := range map[string]string{"name": c.Name, "scope": c.Scope, "who": c.Who} {
+	for key, value := range map[string]string{"name": c.Name, "scope": c.Scope, "who": c.Who, "how": c.How, "outcome": c.Outcome, "text": c.Text} {
 		if value != "" {
 			q.Set(key, value)
 		}
@@ -116,6 +76,9 @@ func (c *tunablesHistoryCmd) Run(e *env) error {
 		t := &table{head: []string{"AT", "WHO", "HOW", "NAME", "OLD", "NEW", "OUTCOME", "CHANGE", "REASON"}}
 		for _, r := range h.Changes {
 			outcome := string(r.Outcome)
+			if r.ConfirmBy != nil {
+				outcome += ", to confirm until " + at(*r.ConfirmBy)
+			}
 			if r.Error != "" {
 				outcome += ": " + r.Error
 			}

@@ -127,6 +127,7 @@ type userTokenCmd struct {
 	format
 	Name  string        `arg:""`
 	Label string        `help:"What it is for."`
+	Role  app.Role      `default:"" enum:",viewer,operator,admin" help:"What it may do, at most what the account may; without it, the same."`
 	TTL   time.Duration `name:"ttl" help:"How long it is good for; without it, until it is removed."`
 }
 
@@ -140,7 +141,7 @@ func (c *userTokenCmd) AfterApply() error {
 
 func (c *userTokenCmd) Run(e *env) error {
 	var s app.TokenSecret
-	req := app.TokenRequest{Label: c.Label, TTLS: int64(c.TTL / time.Second)}
+	req := app.TokenRequest{Label: c.Label, TTLS: int64(c.TTL / time.Second), Role: c.Role}
 	if err := e.call("POST", userPath(c.Name)+"/tokens", req, &s); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -38,6 +39,8 @@ const root = "../.."
 type appliance struct {
 	t       *testing.T
 	cmd     *exec.Cmd
+	listen  string
+	state   string
 	page    string
 	signIn  string
 	socket  string
@@ -50,10 +53,17 @@ func serve(t *testing.T) *appliance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listen := l.Addr().String()
-	l.Close()
-	state := t.TempDir()
+	defer l.Close()
+	return serveAt(t, l.Addr().String(), t.TempDir(), l.Close)
+}
+
+// serveAt starts the appliance on an address and a state folder, after before.
+func serveAt(t *testing.T, listen, state string, before func() error) *appliance {
+	t.Helper()
 	socket := filepath.Join(state, "s.sock")
+	if err := before(); err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command(filepath.Join(root, "bin", "o2ibd"), "serve", "--demo", "--state", state, "--listen", listen, "--socket", socket, "--log", "warn")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -63,7 +73,7 @@ func serve(t *testing.T) *appliance {
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start bin/o2ibd (make build makes it): %v", err)
 	}
-	a := &appliance{t: t, cmd: cmd, socket: socket, stopped: make(chan struct{})}
+	a := &appliance{t: t, cmd: cmd, listen: listen, state: state, socket: socket, stopped: make(chan struct{})}
 	t.Cleanup(a.stop)
 	sc := bufio.NewScanner(out)
 	for (a.page == "" || a.signIn == "") && sc.Scan() {
@@ -116,6 +126,10 @@ func browser(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
+	// The browser lives as long as the context of the first action.
+	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
+		t.Fatal(err)
+	}
 	return ctx
 }
 
@@ -131,7 +145,11 @@ func (c *complaints) listen(ctx context.Context) error {
 		defer c.mu.Unlock()
 		switch e := ev.(type) {
 		case *runtime.EventExceptionThrown:
-			c.list = append(c.list, "exception: "+e.ExceptionDetails.Text)
+			text := e.ExceptionDetails.Text
+			if x := e.ExceptionDetails.Exception; x != nil {
+				text += " " + x.Description
+			}
+			c.list = append(c.list, "exception: "+text)
 		case *runtime.EventConsoleAPICalled:
 			if e.Type == "error" {
 				c.list = append(c.list, fmt.Sprintf("console: %v", e.Args))
@@ -166,10 +184,21 @@ func eval(script string) step {
 	return into(&ignored, chromedp.Evaluate[bool]("(() => {"+script+"})(); true"))
 }
 
-// until waits until an expression is true.
+// until waits until an expression is true, over whatever pages come meanwhile.
 func until(expr string, within time.Duration) step {
-	var ignored bool
-	return into(&ignored, chromedp.Poll[bool]("!!("+expr+")", chromedp.WithPollingTimeout(within)))
+	return func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
+		deadline := time.Now().Add(within)
+		for {
+			yes, err := chromedp.Evaluate[bool]("!!("+expr+")")(ctx, t)
+			if yes {
+				return chromedp.Void{}, nil
+			}
+			if time.Now().After(deadline) || ctx.Err() != nil {
+				return chromedp.Void{}, fmt.Errorf("not within %v: %s (%w)", within, expr, errors.Join(err, ctx.Err()))
+			}
+			time.Sleep(30 * time.Millisecond)
+		}
+	}
 }
 
 func run(t *testing.T, ctx context.Context, what string, steps ...step) {
@@ -209,7 +238,7 @@ func size(width, height int64, scheme string) step {
 	}))
 }
 
-var pages = []string{"/", "/peers", "/peers?limit=1&offset=1", "/conns", "/pools", "/devices", "/tunables", "/tunables/history", "/events", "/ping", "/bundles", "/accounts", "/audit", "/about", "/account"}
+var pages = []string{"/tunables/diff?from=defaults", "/tunables/import", "/", "/peers", "/peers?limit=1&offset=1", "/conns", "/pools", "/devices", "/tunables", "/tunables/history", "/events", "/ping", "/bundles", "/accounts", "/audit", "/about", "/account"}
 
 func TestThePage(t *testing.T) {
 	a := serve(t)
@@ -240,7 +269,7 @@ func TestThePage(t *testing.T) {
 	t.Run("a demo node stops", func(t *testing.T) {
 		run(t, ctx, "stop node 1", chromedp.Navigate(a.page+"/"), click(`form[action="/demo/1/stop"] button`), visible(`form[action="/demo/1/start"]`))
 		run(t, ctx, "its peer is down", chromedp.Navigate(a.page+"/peers?filter=127.0.0.2"),
-			until(`/down|connecting/.test(document.querySelector('tbody tr [data-field=state]').textContent)`, 40*time.Second))
+			until(`/down|connecting/.test(document.querySelector('tr[data-key] [data-field=state]').textContent)`, 40*time.Second))
 		shot(t, ctx, "peer-down", false)
 		run(t, ctx, "start node 1", chromedp.Navigate(a.page+"/"), click(`form[action="/demo/1/start"] button`), visible(`form[action="/demo/1/stop"]`))
 	})
@@ -262,15 +291,15 @@ func TestThePage(t *testing.T) {
 
 // creditsMove watches a connection without reloading the page.
 func creditsMove(t *testing.T, ctx context.Context, a *appliance) {
-	run(t, ctx, "connections", chromedp.Navigate(a.page+"/conns"), visible(`.live[data-state=live]`), visible(`tbody tr [data-field=credits]`))
+	run(t, ctx, "connections", chromedp.Navigate(a.page+"/conns"), visible(`.live[data-state=live]`), visible(`tr[data-key] [data-field=credits]`))
 	run(t, ctx, "counters and credits of a connection move", eval(`window.seen = {}; window.moved = {};
-		window.watch = setInterval(() => { for (const tr of document.querySelectorAll('tbody tr')) for (const f of ["credits", "tx_msgs", "outstanding_credits"]) {
+		window.watch = setInterval(() => { for (const tr of document.querySelectorAll('tr[data-key]')) for (const f of ["credits", "tx_msgs", "outstanding_credits"]) {
 			const k = tr.dataset.key + f, v = tr.querySelector('[data-field=' + f + ']').textContent;
 			if (k in window.seen && window.seen[k] !== v) window.moved[f] = true; window.seen[k] = v; } }, 50)`),
 		until(`window.moved.credits && window.moved.tx_msgs && window.moved.outstanding_credits`, 35*time.Second),
 		eval(`clearInterval(window.watch)`))
-	run(t, ctx, "a filter in the address", chromedp.Navigate(a.page+"/conns?filter=nid~127.0.0.3&sort=-tx_msgs"), visible(`tbody tr`),
-		until(`[...document.querySelectorAll('tbody tr th')].every(x => x.textContent.includes("127.0.0.3"))`, 20*time.Second))
+	run(t, ctx, "a filter in the address", chromedp.Navigate(a.page+"/conns?filter=nid~127.0.0.3&sort=-tx_msgs"), visible(`tr[data-key]`),
+		until(`[...document.querySelectorAll('tr[data-key] th')].every(x => x.textContent.includes("127.0.0.3"))`, 20*time.Second))
 	run(t, ctx, "a filter that is wrong", chromedp.Navigate(a.page+"/conns?filter=nonsense%3D1"), visible(`.problem`))
 }
 
@@ -301,9 +330,10 @@ func changeTunable(t *testing.T, ctx context.Context, a *appliance) {
 	// Somebody else changes it while the form is open.
 	var answer string
 	run(t, ctx, "another operator", into(&answer, chromedp.Evaluate[string](`fetch("/api/v1/tunables", {method: "PATCH", headers: {"Content-Type": "application/json"}, body: JSON.stringify({changes: {keepalive: 77}, reason: "meanwhile"})}).then(r => r.text())`, chromedp.EvalAwaitPromise)),
-		set(`#f-keepalive`, "55"), click(`button[value=save]`), visible(`.problem`))
+		set(`#f-keepalive`, "55"), click(`button[value=save]`), visible(`#clash`))
+	shot(t, ctx, "two-operators", false)
 	var clash string
-	run(t, ctx, "the conflict is shown", into(&clash, chromedp.Text(chromedp.CSS(`.problem`))), into(&kept, chromedp.Value(chromedp.CSS(`#f-keepalive`))))
+	run(t, ctx, "the conflict is shown", into(&clash, chromedp.Text(chromedp.CSS(`#clash`))), into(&kept, chromedp.Value(chromedp.CSS(`#f-keepalive`))))
 	if !strings.Contains(clash, "77") || kept != "55" {
 		t.Errorf("conflict %q, field %q; the other change answered %s", clash, kept, answer)
 	}

@@ -17,10 +17,10 @@ import (
 const Subprotocol = "o2ibd.live.v1"
 
 const (
-	readLimit   = 16 << 10 // bytes in one frame of a client
-	maxSubs     = 16       // subscriptions of one socket
-	maxMistakes = 10       // wrong frames until the socket is closed
-	writeWithin = 10 * time.Second
+	readLimit   = 16 << 10              // bytes in one frame of a client
+	maxSubs     = 16                    // subscriptions of one socket
+	maxMistakes = 10                    // wrong frames until the socket is closed
+	writeWithin = 60 * time.Second      // the slowest viewer that is kept
 	aliveEvery  = 4 * time.Second       // how often the session is looked at
 	slack       = 50 * time.Millisecond // a tick may be that early
 	maxRate     = 10                    // frames a second for one subscription
@@ -90,7 +90,7 @@ func Serve(w http.ResponseWriter, r *http.Request, src Source) {
 	c.SetReadLimit(readLimit)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
-	s := &session{c: c, src: src, subs: make(map[string]*subscription)}
+	s := &session{c: c, src: src, subs: make(map[string]*subscription), arrived: make(chan error, 1)}
 	frames := make(chan []byte)
 	ended := make(chan error, 1)
 	go func() { ended <- read(ctx, c, frames) }()
@@ -126,6 +126,12 @@ type session struct {
 	mistakes int
 	news     bool // events came that not every subscription has seen
 	buf      []byte
+
+	// What was shown is followed by a ping, and nothing more is until its pong has come: buffers on the
+	// way would else fill with frames that are old before they arrive.
+	arrived chan error // of a ping
+	waiting bool       // for a pong
+	due     bool       // a tick passed meanwhile
 }
 
 func (s *session) run(ctx context.Context, frames <-chan []byte, ended <-chan error) (websocket.StatusCode, string) {
@@ -145,6 +151,11 @@ func (s *session) run(ctx context.Context, frames <-chan []byte, ended <-chan er
 		case <-news:
 			s.news = true
 			err = s.show(ctx, latest())
+		case err = <-s.arrived:
+			s.waiting = false
+			if err == nil && s.due {
+				err = s.show(ctx, latest())
+			}
 		case <-alive.C:
 			if !s.src.Alive(ctx) {
 				return websocket.StatusPolicyViolation, "the session has ended"
@@ -227,12 +238,15 @@ func (s *session) page(ctx context.Context, sub *subscription, snap *engine.Snap
 
 // show sends each subscription that is due what changed in it.
 func (s *session) show(ctx context.Context, snap *engine.Snapshot) error {
+	if s.due = s.waiting; s.waiting {
+		return nil
+	}
 	now := time.Now().Add(slack)
-	waiting := false
+	newsLeft, sent := false, false
 	for id, sub := range s.subs {
 		events, silent := sub.q.View == "events", now.Sub(sub.sent) >= quiet
 		if now.Before(sub.next) {
-			waiting = waiting || events && s.news
+			newsLeft = newsLeft || events && s.news
 			continue
 		}
 		page := sub.shown
@@ -251,8 +265,17 @@ func (s *session) show(ctx context.Context, snap *engine.Snapshot) error {
 		if err := s.send(ctx, s.buf); err != nil {
 			return err
 		}
+		sent = true
 	}
-	s.news = waiting
+	s.news = newsLeft
+	if sent {
+		s.waiting = true
+		go func() {
+			ctx, cancel := context.WithTimeout(ctx, writeWithin)
+			defer cancel()
+			s.arrived <- s.c.Ping(ctx)
+		}()
+	}
 	return nil
 }
 

@@ -13,8 +13,7 @@ function localTimes(): void {
 function keys(): void {
   let go = false;
   document.addEventListener("keydown", (e) => {
-    const at = e.target as HTMLElement;
-    if (e.ctrlKey || e.metaKey || e.altKey || at.closest("input, select, textarea")) return;
+    if (e.ctrlKey || e.metaKey || e.altKey || (e.target instanceof Element && e.target.closest("input, select, textarea"))) return;
     if (go) {
       go = false;
       const a = document.querySelector<HTMLAnchorElement>(`nav.main a[data-key="${CSS.escape(e.key)}"]`);

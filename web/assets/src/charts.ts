@@ -4,7 +4,7 @@
 import uPlot from "uplot";
 import { bytes, count, local } from "./format";
 
-interface Points { name: string; label: string; unit: string; avg: (number | null)[]; min: (number | null)[]; max: (number | null)[] }
+interface Points { name: string; of: string; label: string; unit: string; avg: (number | null)[]; min: (number | null)[]; max: (number | null)[] }
 interface Marker { at: number; kind: string; severity: string; text: string }
 interface Answer { from: number; to: number; step: number; at: number[]; series: Points[]; markers: Marker[] }
 
@@ -16,8 +16,15 @@ const series = (el: Element) => ((el as HTMLElement | SVGElement).dataset.series
 
 function amount(v: number | null | undefined, unit: string): string {
   if (v === null || v === undefined) return "–";
-  if (unit.startsWith("B")) return bytes(v) + unit.slice(1);
-  return (Math.abs(v) >= 100 || Number.isInteger(v) ? count(Math.round(v)) : v.toPrecision(2)) + " " + unit;
+  if (unit.startsWith("bytes")) return bytes(v) + unit.slice(5);
+  return plain(v) + " " + unit;
+}
+
+const plain = (v: number) => Math.abs(v) >= 100 || Number.isInteger(v) ? count(Math.round(v)) : v.toPrecision(2);
+
+// label names a series; of several peers by whose it is too.
+function label(p: Points, all: Points[]): string {
+  return new Set(all.map((x) => x.of)).size > 1 ? `${p.of.split(">").at(-1)}: ${p.label}` : p.label;
 }
 
 class Chart {
@@ -36,6 +43,7 @@ class Chart {
     const data = [at.map((t) => t / 1000), ...points.map((p) => p.avg)] as uPlot.AlignedData;
     if (!this.plot) this.plot = this.make(points, data);
     this.marks = markers;
+    this.el.classList.toggle("none", points.every((p) => p.avg.every((v) => v === null)));
     this.plot.setData(data, false);
     this.plot.setScale("x", { min: from / 1000, max: to / 1000 });
     this.table(at, points, markers);
@@ -45,15 +53,19 @@ class Chart {
 
   private make(points: Points[], data: uPlot.AlignedData): uPlot {
     const unit = points[0]!.unit;
+    const said = document.createElement("span");
+    said.className = "unit";
+    said.textContent = ` ${unit}`;
+    this.el.querySelector("figcaption")!.append(said);
     const axis = { stroke: () => colour("--muted"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { stroke: () => colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
     const size = () => ({ width: Math.max(200, this.box.clientWidth), height: 180 });
     const plot = new uPlot({
       ...size(),
       cursor: { sync: { key: "o2ibd" }, drag: { x: false, y: false } },
       scales: { y: { range: (_, min, max) => [Math.min(0, min ?? 0), Math.max(1, (max ?? 1) * 1.05)] } },
-      axes: [axis, { ...axis, size: 78, values: (_, ticks) => ticks.map((t) => amount(t, unit)) }],
+      axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map((t) => (unit.startsWith("bytes") ? bytes(t) : plain(t))) }],
       series: [{ value: (_, t) => (t === null ? "–" : local(t * 1000)) }, ...points.map((p, i) => ({
-        label: p.label, stroke: () => colour(`--c${(i % 4) + 1}`), width: 1.5, dash: dashes[i % dashes.length], spanGaps: false, points: { show: false },
+        label: label(p, points), stroke: () => colour(`--c${(i % 4) + 1}`), width: 1.5, dash: dashes[i % dashes.length], spanGaps: false, points: { show: false },
         value: (_: uPlot, v: number | null) => amount(v, p.unit),
       }))],
       hooks: { draw: [(u) => this.mark(u)] },
@@ -98,7 +110,7 @@ class Chart {
       return tr;
     };
     const head = document.createElement("thead"), body = document.createElement("tbody");
-    head.append(row(["Time", ...points.map((p) => `${p.label} (${p.unit})`)], "th"));
+    head.append(row(["Time", ...points.map((p) => `${label(p, points)} (${p.unit})`)], "th"));
     for (let i = at.length - 1; i >= Math.max(0, at.length - 60); i--) {
       body.append(row([local(at[i]!), ...points.map((p) => amount(p.avg[i], p.unit))], "td"));
     }

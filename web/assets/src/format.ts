@@ -30,8 +30,8 @@ export function utc(ms: number): string {
   return new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC");
 }
 
-const good = new Set(["connected", "established", "up", "active", "running", "done", "applied"]);
-const wait = new Set(["connecting", "reconnecting", "active_connect", "passive_wait", "init", "closing", "proposed"]);
+const good = new Set(["connected", "established", "up", "active", "running", "done", "applied", "confirmed"]);
+const wait = new Set(["connecting", "reconnecting", "active_connect", "passive_wait", "init", "closing", "proposed", "rolled back"]);
 
 const marks: Record<string, string> = { error: "✕ error", warning: "▲ warning", info: "· info" };
 const verdicts: Record<string, string> = { well: "● well", warning: "▲ look", error: "✕ not well" };

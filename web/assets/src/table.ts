@@ -124,7 +124,7 @@ export class Table {
 export class VirtualTable extends Table {
   private readonly box: HTMLElement;
   private readonly pads: [HTMLElement, HTMLElement];
-  private height = 30; // of a row, px
+  private height = 0; // of a row, px: measured once for a width, or the space would shift under the reader
   private count: number;
   private offset = 0;
   private timer = 0;
@@ -147,23 +147,33 @@ export class VirtualTable extends Table {
     rows.after(this.pads[1]);
     this.count = Number(el.dataset.total ?? 0);
     const start = Number(el.dataset.offset ?? 0);
+    this.measure();
     this.window(start - (start % overscan));
     this.box.scrollTop = start * this.height;
     this.box.addEventListener("scroll", () => this.scrolled(), { passive: true });
-    addEventListener("resize", () => this.scrolled());
+    addEventListener("resize", () => {
+      this.height = 0;
+      this.space();
+      this.scrolled();
+    });
   }
 
   private window(offset: number): void {
     this.offset = offset;
-    const seen = Math.ceil(Math.max(this.box.clientHeight, 600) / this.height);
+    const seen = Math.ceil(Math.max(this.box.clientHeight, 600) / (this.height || 30));
     this.el.dataset.offset = String(offset);
     this.el.dataset.limit = String(Math.min(1000, Math.ceil(seen / overscan) * overscan + 3 * overscan));
     this.space();
   }
 
+  private measure(): void {
+    const rows = this.el.querySelectorAll("tbody:not(.pad) > tr");
+    if (this.height || rows.length === 0) return;
+    this.height = (rows[rows.length - 1]!.getBoundingClientRect().bottom - rows[0]!.getBoundingClientRect().top) / rows.length;
+  }
+
   private space(): void {
-    const first = this.el.querySelector<HTMLElement>("tbody:not(.pad) > tr");
-    if (first && first.offsetHeight > 0) this.height = first.getBoundingClientRect().height;
+    this.measure();
     const limit = Number(this.el.dataset.limit);
     this.pads[0].querySelector("td")!.style.height = `${this.offset * this.height}px`;
     this.pads[1].querySelector("td")!.style.height = `${Math.max(0, this.count - this.offset - limit) * this.height}px`;
@@ -176,8 +186,8 @@ export class VirtualTable extends Table {
     if (this.timer) return;
     this.timer = window.setTimeout(() => {
       this.timer = 0;
-      const first = Math.floor(this.box.scrollTop / this.height);
-      const last = first + Math.ceil(this.box.clientHeight / this.height);
+      const first = Math.floor(this.box.scrollTop / (this.height || 30));
+      const last = first + Math.ceil(this.box.clientHeight / (this.height || 30));
       const end = this.offset + Number(this.el.dataset.limit);
       const low = first < this.offset + overscan / 2 && this.offset > 0, high = last > end - overscan / 2 && end < this.count;
       if (!low && !high) return;
