@@ -233,6 +233,20 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
+// A ticker that drifts leaves a second out now and then: it is no gap. Two are.
+func TestSkippedSecond(t *testing.T) {
+	s := newSampler(t, openStore(t, t.TempDir()), start)
+	for _, sec := range []int{0, 1, 2, 4, 5, 5, 8} {
+		if err := s.Add(t.Context(), start.Add(time.Duration(sec)*time.Second+time.Duration(sec)*time.Millisecond), snapshot(uint64(100*sec), 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := query(t, s, start.Add(9*time.Second), start, start.Add(9*time.Second), time.Second, sendMsgs)
+	if got := text(a.Series[0].Avg); got != "- 99.9 99.9 99.9 99.9 99.9 - - 99.9" {
+		t.Errorf("%s", got)
+	}
+}
+
 // A counter that starts anew has no rate at that moment, and never a negative one.
 func TestCounterReset(t *testing.T) {
 	s := newSampler(t, openStore(t, t.TempDir()), start)
@@ -318,6 +332,7 @@ func TestBadQueries(t *testing.T) {
 		{sample.Query{Series: []string{"total/conns"}, From: -1, To: 1000}, "from has to be"},
 		{sample.Query{Series: []string{"total/conns"}, From: 1, To: 1 << 60}, "at most 400 days"},
 		{sample.Query{Series: []string{"total/conns"}, Step: -1}, "step is"},
+		{sample.Query{Series: []string{"total/conns"}, From: start.Add(2 * time.Hour).UnixMilli(), To: start.Add(3 * time.Hour).UnixMilli()}, "in the future"},
 	} {
 		_, err := s.Query(t.Context(), tc.q, start)
 		var bad *sample.QueryError
@@ -328,6 +343,15 @@ func TestBadQueries(t *testing.T) {
 	a, err := s.Query(t.Context(), sample.Query{Series: []string{"peer/x>y/credits"}}, start)
 	if err != nil || len(a.At) < 80 || a.Step != 10_000 {
 		t.Errorf("a peer that never was: %d points, step %d, %v", len(a.At), a.Step, err)
+	}
+	// A year ahead with a step of a second costs no more than what there may be.
+	a, err = s.Query(t.Context(), sample.Query{Series: []string{"total/conns"}, From: start.Add(-time.Minute).UnixMilli(), To: start.Add(9000 * time.Hour).UnixMilli(), Step: 1000}, start)
+	if err != nil || len(a.At) > 2000 || a.To > start.Add(2*time.Hour).UnixMilli() {
+		t.Errorf("%d points to %d, %v", len(a.At), a.To, err)
+	}
+	a, err = s.Query(t.Context(), sample.Query{Series: []string{"total/conns"}, Step: 1 << 60}, start)
+	if err != nil || len(a.At) > 2 || a.To-a.From > 3600_000 {
+		t.Errorf("a very long step: %d points, %d to %d, %v", len(a.At), a.From, a.To, err)
 	}
 	if d := cmp.Diff([]sample.Marker{}, a.Markers); d != "" {
 		t.Error(d)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,18 +106,18 @@ func TestNotConfirmed(t *testing.T) {
 // The store or the engine says no when the time is over: it is tried again, and no other change comes between.
 func TestRollBackFails(t *testing.T) {
 	boom := errors.New("boom")
-	for name, spoil := range map[string]func(h *house, broken *bool){
-		"store": func(h *house, broken *bool) {
+	for name, spoil := range map[string]func(h *house, broken *atomic.Bool){
+		"store": func(h *house, broken *atomic.Bool) {
 			h.store.before = func(op string) error {
-				if *broken && op == string(store.RolledBack) {
+				if broken.Load() && op == string(store.RolledBack) {
 					return boom
 				}
 				return nil
 			}
 		},
-		"engine": func(h *house, broken *bool) {
+		"engine": func(h *house, broken *atomic.Bool) {
 			h.engine.refuse = func(_ int, next tunables.Values) error {
-				if *broken && next[scoped("timeout")] == "" {
+				if broken.Load() && next[scoped("timeout")] == "" {
 					return boom
 				}
 				return nil
@@ -125,7 +126,8 @@ func TestRollBackFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, h *house) {
-				broken := true
+				var broken atomic.Bool
+				broken.Store(true)
 				spoil(h, &broken)
 				h.run()
 				h.within(time.Minute, changes("timeout", "0"))
@@ -135,7 +137,7 @@ func TestRollBackFails(t *testing.T) {
 				if _, err := h.Change(t.Context(), request(changes("peer_credits", "16"))); !errors.As(err, &pending) {
 					t.Errorf("a change while it is being rolled back: %v", err)
 				}
-				broken = false
+				broken.Store(false)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
 				h.must(changes("peer_credits", "16"))
@@ -197,6 +199,20 @@ func TestRestartWhileWaiting(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An engine that never comes back is waited for so long and no longer; then the next change has its turn.
+func TestEngineHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *house) {
+		h.engine.hang = true
+		_, err := h.Change(t.Context(), request(changes("timeout", "0")))
+		if !errors.Is(err, tuning.ErrEngine) || !strings.Contains(err.Error(), "it was not done within 2m0s") {
+			t.Errorf("%v", err)
+		}
+		h.engine.hang = false
+		h.must(changes("timeout", "70"))
+		h.inForce(values("timeout", "70"), store.Applied, store.Failed)
+	})
 }
 
 // A clock behind the last record: the change is refused and says so, unless somebody says that the clock is right.
