@@ -50,7 +50,7 @@ func main() {
 	a, b := start(*from), start(*to)
 	var put, get, writeBW, putLat, sendLat, perMsg float64
 	for range *rounds {
-		writeBW = max(writeBW, perftest(*to, 3, "ib_write_bw", "-d", *device, "-s", fmt.Sprint(large), "-D", fmt.Sprint(int(max(2, *seconds))), "-F"))
+		writeBW = max(writeBW, perftest(*to, 3, "ib_write_bw", "-d", *device, "-s", fmt.Sprint(large), "-n", "200", "-F"))
 		n, took, _ := a.run(b, large, inflight, d, true)
 		put = max(put, float64(n)*large/(1<<20)/took.Seconds())
 		n, took, _ = a.run(b, large, inflight, d, false)
