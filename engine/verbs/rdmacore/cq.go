@@ -66,7 +66,7 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 	if len(wcs) == 0 {
 		return 0, nil
 	}
-	q.dev.posts.Add(1)
+	q.dev.crossings.Add(1)
 	n := int(C.hca_cq_poll(q.c, (*C.struct_hca_wc)(unsafe.Pointer(unsafe.SliceData(wcs))), C.int(len(wcs)), &q.nfailed))
 	if n < 0 {
 		return 0, fmt.Errorf("ibv_poll_cq on %s failed: the completion queue is lost, close the connections on it", q.dev.info.Name)
@@ -103,6 +103,7 @@ func (q *cq) Arm() error {
 	if q.fired.Swap(false) || q.arms%drainEvery == 0 {
 		drain = 1
 	}
+	q.dev.crossings.Add(1)
 	if e := C.hca_cq_arm(q.c, drain); e != 0 {
 		return failed(unix.Errno(e), "", "ibv_req_notify_cq on %s", q.dev.info.Name)
 	}

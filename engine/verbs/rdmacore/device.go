@@ -6,7 +6,6 @@ package rdmacore
 import "C"
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -177,7 +176,8 @@ type device struct {
 	verbs *C.struct_ibv_context
 	ctx   *hcaContext
 	jobs  sync.WaitGroup // slow calls that free what stands on the device
-	posts atomic.Uint64  // crossings to C for posting and polling, for benchmarks
+
+	crossings atomic.Uint64 // into C for work
 
 	mu     sync.Mutex
 	info   verbs.DeviceInfo
@@ -308,13 +308,17 @@ func (d *device) Close() error {
 	return nil
 }
 
-// Crossings counts the calls into C that posted work or polled for completions on d, which is a device of
-// this package.
-func Crossings(d verbs.Device) (uint64, error) {
-	if d, ok := d.(*device); ok {
-		return d.posts.Load(), nil
+// Crossings counts the calls into C for work on the devices of p, a provider of this package: posts, polls
+// and arms.
+func Crossings(p verbs.Provider) uint64 {
+	own := p.(*provider)
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	var n uint64
+	for _, d := range own.devices {
+		n += d.crossings.Load()
 	}
-	return 0, errors.New("not a device of rdma-core")
+	return n
 }
 
 // scratch is where a batch is laid out for C.
@@ -350,7 +354,7 @@ func (d *device) Post(batch []verbs.Posting) {
 	if len(s.shares) == 0 {
 		return
 	}
-	d.posts.Add(1)
+	d.crossings.Add(1)
 	C.hca_post(unsafe.SliceData(s.shares), C.int(len(s.shares)), unsafe.SliceData(s.recvs), unsafe.SliceData(s.sends))
 	for i := range batch {
 		b, share := &batch[i], &s.shares[i]

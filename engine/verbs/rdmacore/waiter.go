@@ -4,20 +4,26 @@ package rdmacore
 
 import (
 	"encoding/binary"
-	"math"
+	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // waiter implements verbs.Waiter by epoll: completion channels, edge triggered because their notices are
-// taken at the next Arm, and an eventfd.
+// taken at the next Arm, and an eventfd. The epoll set is itself in the runtime's poller: a thread that slept
+// in epoll_wait would keep its P, and what is runnable there, until the runtime takes it away.
 type waiter struct {
 	epoll, event int
+	file         *os.File // the epoll set
+	raw          syscall.RawConn
+	look         func(fd uintptr) bool
 	state        atomic.Int32
 	evs          [16]unix.EpollEvent
+	n            int
 
 	mu  sync.Mutex
 	cqs map[int32]*cq // by descriptor of their channels
@@ -41,6 +47,19 @@ func newWaiter() (*waiter, error) {
 		return nil, failed(errnoOf(err), accessHint(errnoOf(err), "", ""), "eventfd")
 	}
 	w := &waiter{epoll: ep, event: ev, cqs: make(map[int32]*cq)}
+	w.look = func(uintptr) bool {
+		n, err := unix.EpollWait(w.epoll, w.evs[:], 0)
+		w.n = n
+		return n > 0 || err != nil && err != unix.EINTR
+	}
+	if err = unix.SetNonblock(ep, true); err == nil {
+		w.file = os.NewFile(uintptr(ep), "waiter")
+		w.raw, err = w.file.SyscallConn()
+	}
+	if err != nil {
+		w.Close()
+		return nil, failed(errnoOf(err), "", "putting an epoll set into the poller")
+	}
 	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, ev, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(ev)}); err != nil {
 		w.Close()
 		return nil, failed(errnoOf(err), "", "epoll_ctl of an eventfd")
@@ -72,16 +91,12 @@ func (w *waiter) Wait(deadline time.Time) {
 		w.state.Store(awake)
 		return
 	}
-	n := 0
-	for {
-		var err error
-		n, err = unix.EpollWait(w.epoll, w.evs[:], milliseconds(deadline))
-		if err != unix.EINTR {
-			break
-		}
-	}
+	w.n = 0
+	w.file.SetReadDeadline(deadline)
+	// An error is the deadline's: then nothing is there.
+	_ = w.raw.Read(w.look)
 	w.state.Store(awake)
-	for i := range max(n, 0) {
+	for i := range max(w.n, 0) {
 		if fd := w.evs[i].Fd; int(fd) == w.event {
 			var b [8]byte
 			unix.Read(w.event, b[:])
@@ -95,15 +110,6 @@ func (w *waiter) Wait(deadline time.Time) {
 	}
 }
 
-// milliseconds until a deadline, rounded up; -1 for the zero time.
-func milliseconds(deadline time.Time) int {
-	if deadline.IsZero() {
-		return -1
-	}
-	d := time.Until(deadline)
-	return int(min(max(0, (d+time.Millisecond-1)/time.Millisecond), math.MaxInt32))
-}
-
 // Wake implements verbs.Waiter.
 func (w *waiter) Wake() {
 	if w.state.Swap(woken) == asleep {
@@ -114,7 +120,11 @@ func (w *waiter) Wake() {
 }
 
 func (w *waiter) Close() error {
-	unix.Close(w.epoll)
+	if w.file != nil {
+		w.file.Close() // and the epoll set with it
+	} else {
+		unix.Close(w.epoll)
+	}
 	unix.Close(w.event)
 	return nil
 }
