@@ -20,7 +20,6 @@ import (
 	"o2ibd/engine/verbs"
 )
 
-
 const (
 	// workers bounds the slow calls that run at once.
 	workers = 4
