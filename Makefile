@@ -32,7 +32,7 @@ fuzz: ## every fuzz target for FUZZTIME
 	scripts/fuzz $(FUZZTIME)
 
 bench: build ## benchmarks, and comparisons with peers in the same run
-	$(GO) test -run '^$$' -bench . -benchmem ./engine/...
+	$(GO) test -run '^$$' -bench . -benchmem ./engine/... ./store ./app/...
 	$(GO) run ./bench
 
 build: web ## bin/o2ibd with the page embedded

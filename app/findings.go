@@ -3,8 +3,10 @@ package app
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"o2ibd/app/demo"
+	"o2ibd/app/sample"
 )
 
 // Ready says whether everything that was configured is up; the error is one line.
@@ -32,6 +34,13 @@ func (a *App) Findings() []Finding {
 	if n := a.events.total.Load(); n > 0 {
 		list = append(list, Finding{"events-dropped", SeverityWarning, fmt.Sprintf("%d events could not be stored since the start.", n),
 			"Look into the log: a full disk, or more errors at once than can be written."})
+	}
+	if p := a.tuning.Pending(); p != nil {
+		list = append(list, Finding{"change-waits", SeverityWarning, fmt.Sprintf("Change %s by %s is rolled back at %s unless somebody confirms it.", p.ChangeID, p.Who, time.UnixMilli(p.ConfirmBy).UTC().Format("15:04:05 UTC")),
+			"Confirm it on the tunables page, or by o2ibd tunables confirm."})
+	}
+	if n := a.sampler.Dropped(); n > 0 {
+		list = append(list, Finding{"metrics-dropped", SeverityInfo, fmt.Sprintf("%d series are not sampled: there are more than %d of NIs, pools and schedulers.", n, sample.MaxSeries), ""})
 	}
 	switch {
 	case a.fabric != nil:

@@ -24,6 +24,7 @@ import (
 
 	"o2ibd/app/config"
 	"o2ibd/app/demo"
+	"o2ibd/app/sample"
 	"o2ibd/app/tuning"
 	"o2ibd/engine"
 	"o2ibd/engine/tunables"
@@ -147,7 +148,7 @@ func (f *flaky) DemoNode() (demo.Node, error)                      { return nil,
 
 func TestEngineIsTriedAgain(t *testing.T) {
 	db := openStore(t)
-	a := &App{provider: "iwarp", log: slog.New(slog.DiscardHandler), cfg: config.Config{NIs: []config.NI{{Net: "o2ib", Interface: "lo"}}}}
+	a := &App{provider: "iwarp", log: slog.New(slog.DiscardHandler), sampler: &sample.Sampler{}, cfg: config.Config{NIs: []config.NI{{Net: "o2ib", Interface: "lo"}}}}
 	a.events = newEventLog(db, a.log)
 	var err error
 	a.tuning, err = tuning.New(t.Context(), tuning.Options{Store: db, Applier: tuning.ApplierFunc(a.retune), Now: time.Now, IDs: rand.Reader})

@@ -13,11 +13,9 @@ import (
 
 	"o2ibd/app/bundle"
 	"o2ibd/app/sample"
+	"o2ibd/engine"
 	"o2ibd/store"
 )
-
-// samplePeriod is the time between two samples; the sampler's finest ring is made for it.
-const samplePeriod = time.Second
 
 // pinnedSetting holds the IDs of the peers that are always sampled, as a JSON list.
 const pinnedSetting = "pinned_peers"
@@ -33,18 +31,17 @@ func (a *App) openSampler(ctx context.Context) error {
 	return nil
 }
 
-// sampleMetrics samples once a second until ctx ends. Only the change of what goes wrong is told.
+// sampleMetrics samples what the ticker takes until ctx ends; the sampler takes one a second. Only the change
+// of what goes wrong is told.
 func (a *App) sampleMetrics(ctx context.Context) {
-	t := time.NewTicker(samplePeriod)
-	defer t.Stop()
 	said := ""
 	for {
+		var snap *engine.Snapshot
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case snap = <-a.ticker.each:
 		}
-		snap := a.Snapshot()
 		if e, _ := a.host.get(); e == nil {
 			snap = nil
 		}

@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"o2ibd/app/config"
+	"o2ibd/store"
 )
 
 // tries counts how many of n attempts in a row pass.
@@ -153,4 +155,49 @@ func TestOwnCertificate(t *testing.T) {
 	if _, _, _, err := ownCertificate(config.Config{Listen: "0.0.0.0:0", State: filepath.Join(dir, "none")}, "host", now); err == nil {
 		t.Error("a state folder that is not there is taken")
 	}
+}
+
+// A session ends 12 hours after its last use, and 7 days after it began however much it is used; an open
+// live socket, which only looks at it, is no use.
+func TestSessionLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, err := store.Open(t.Context(), t.TempDir(), store.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		a := &App{db: db}
+		ctx := t.Context()
+		if err := db.AddAccount(ctx, store.Account{Name: "otto", Role: string(RoleViewer)}); err != nil {
+			t.Fatal(err)
+		}
+		begin := func() string {
+			token, _, err := a.NewSession(ctx, "otto", "10.0.0.1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return token
+		}
+		token := begin()
+		time.Sleep(sessionIdle - time.Minute)
+		if _, err := a.PeekSession(ctx, token); err != nil {
+			t.Errorf("looked at within its time: %v", err)
+		}
+		time.Sleep(2 * time.Minute)
+		if _, err := a.Session(ctx, token); !errors.Is(err, ErrCredentials) {
+			t.Errorf("idle for too long: %v", err)
+		}
+		token = begin()
+		used := 0
+		for start := time.Now(); time.Since(start) < sessionLife-time.Hour; time.Sleep(6 * time.Hour) {
+			if _, err := a.Session(ctx, token); err != nil {
+				t.Fatalf("used after %v: %v", time.Since(start), err)
+			}
+			used++
+		}
+		time.Sleep(2 * time.Hour)
+		if _, err := a.Session(ctx, token); !errors.Is(err, ErrCredentials) || used < 20 {
+			t.Errorf("used %d times, and still alive after its whole life: %v", used, err)
+		}
+	})
 }

@@ -19,14 +19,15 @@ const (
 type ticker struct {
 	take   func() *engine.Snapshot
 	latest atomic.Pointer[engine.Snapshot]
-	wake   chan struct{} // somebody has come: the period is shorter from now on
+	wake   chan struct{}         // somebody has come: the period is shorter from now on
+	each   chan *engine.Snapshot // every tick's, for the sampler; who is late gets the newest
 
 	mu       sync.Mutex
 	watchers map[chan struct{}]struct{}
 }
 
 func newTicker(take func() *engine.Snapshot) *ticker {
-	t := &ticker{take: take, wake: make(chan struct{}, 1), watchers: make(map[chan struct{}]struct{})}
+	t := &ticker{take: take, wake: make(chan struct{}, 1), each: make(chan *engine.Snapshot, 1), watchers: make(map[chan struct{}]struct{})}
 	t.latest.Store(take())
 	return t
 }
@@ -47,7 +48,13 @@ func (t *ticker) run(ctx context.Context) {
 }
 
 func (t *ticker) tick() {
-	t.latest.Store(t.take())
+	s := t.take()
+	t.latest.Store(s)
+	select {
+	case <-t.each: // nobody took the last one
+	default:
+	}
+	t.each <- s
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for w := range t.watchers {

@@ -138,7 +138,8 @@ type point struct {
 	values []float32
 }
 
-// Add samples a snapshot that was taken at now, at most once a second; nil is a second without an engine.
+// Add samples a snapshot that was just taken, at most once a second; nil is a second without an engine. A
+// single second that was skipped, by a ticker that drifts, has the samples of the one after it.
 // The error is one of storing: the samples are in memory all the same, and what could not be folded is lost.
 func (s *Sampler) Add(ctx context.Context, now time.Time, snap *engine.Snapshot) error {
 	at := now.UnixMilli()
@@ -153,17 +154,23 @@ func (s *Sampler) Add(ctx context.Context, now time.Time, snap *engine.Snapshot)
 		s.start, s.newest = w, 0
 	}
 	if snap == nil {
+		s.newest = max(s.newest, floor(at, second))
 		clear(s.last)
 		return failed
 	}
 	if floor(at, second) <= s.newest { // the clock was set back a little: these seconds have their samples
 		return failed
 	}
+	skipped := s.newest != 0 && floor(at, second) == s.newest+2*second
 	s.newest = floor(at, second)
 	s.dropped = 0
 	points := s.points(now, sources(snap))
 	rows := []store.MetricTail{{At: at, Res: second, Data: encodeTail(points)}}
 	s.put(at, points)
+	if skipped {
+		rows = append(rows, store.MetricTail{At: at - second, Res: second, Data: rows[0].Data})
+		s.put(at-second, points)
+	}
 	if step := floor(at, tenSeconds); step != s.peersAt {
 		s.peersAt = step
 		s.choose(snap)

@@ -233,6 +233,20 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
+// A ticker that drifts leaves a second out now and then: it is no gap. Two are.
+func TestSkippedSecond(t *testing.T) {
+	s := newSampler(t, openStore(t, t.TempDir()), start)
+	for _, sec := range []int{0, 1, 2, 4, 5, 5, 8} {
+		if err := s.Add(t.Context(), start.Add(time.Duration(sec)*time.Second+time.Duration(sec)*time.Millisecond), snapshot(uint64(100*sec), 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := query(t, s, start.Add(9*time.Second), start, start.Add(9*time.Second), time.Second, sendMsgs)
+	if got := text(a.Series[0].Avg); got != "- 99.9 99.9 99.9 99.9 99.9 - - 99.9" {
+		t.Errorf("%s", got)
+	}
+}
+
 // A counter that starts anew has no rate at that moment, and never a negative one.
 func TestCounterReset(t *testing.T) {
 	s := newSampler(t, openStore(t, t.TempDir()), start)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,18 +106,18 @@ func TestNotConfirmed(t *testing.T) {
 // The store or the engine says no when the time is over: it is tried again, and no other change comes between.
 func TestRollBackFails(t *testing.T) {
 	boom := errors.New("boom")
-	for name, spoil := range map[string]func(h *house, broken *bool){
-		"store": func(h *house, broken *bool) {
+	for name, spoil := range map[string]func(h *house, broken *atomic.Bool){
+		"store": func(h *house, broken *atomic.Bool) {
 			h.store.before = func(op string) error {
-				if *broken && op == string(store.RolledBack) {
+				if broken.Load() && op == string(store.RolledBack) {
 					return boom
 				}
 				return nil
 			}
 		},
-		"engine": func(h *house, broken *bool) {
+		"engine": func(h *house, broken *atomic.Bool) {
 			h.engine.refuse = func(_ int, next tunables.Values) error {
-				if *broken && next[scoped("timeout")] == "" {
+				if broken.Load() && next[scoped("timeout")] == "" {
 					return boom
 				}
 				return nil
@@ -125,7 +126,8 @@ func TestRollBackFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, h *house) {
-				broken := true
+				var broken atomic.Bool
+				broken.Store(true)
 				spoil(h, &broken)
 				h.run()
 				h.within(time.Minute, changes("timeout", "0"))
@@ -135,7 +137,7 @@ func TestRollBackFails(t *testing.T) {
 				if _, err := h.Change(t.Context(), request(changes("peer_credits", "16"))); !errors.As(err, &pending) {
 					t.Errorf("a change while it is being rolled back: %v", err)
 				}
-				broken = false
+				broken.Store(false)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
 				h.must(changes("peer_credits", "16"))

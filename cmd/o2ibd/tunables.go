@@ -39,6 +39,9 @@ func (c *tunablesShowCmd) Run(e *env) error {
 		for _, r := range list.Tunables {
 			t.add(tunables.Scoped{Scope: r.Scope, Name: r.Name}, scalar(r.Value), or(string(r.Effective)), or(string(r.Default)), r.Source, r.Effect, r.Range)
 		}
+		if p := list.Pending; p != nil {
+			t.add("change " + p.ChangeID + " by " + p.Who + " is rolled back unless it is confirmed until " + at(p.ConfirmBy))
+		}
 		return t
 	})
 }
