@@ -16,6 +16,7 @@ const (
 	maxPoints      = 2000 // of each series; a step that gives more is raised
 	wantedPoints   = 300  // where no step is asked for
 	defaultSpan    = 15 * 60 * second
+	aheadOfNow     = 3600 * second // that is answered, with gaps; what is asked beyond is cut off
 )
 
 // Query asks for samples. Times are ms since the epoch.
@@ -118,9 +119,14 @@ func (q *Query) settle(finest, now int64) (res int64, err error) {
 	if q.From < 0 || q.From >= q.To || q.To-q.From > 400*24*3600*second {
 		return 0, &QueryError{"from has to be before to, and at most 400 days; both in ms since the epoch"}
 	}
-	if q.Step < 0 || q.Step > q.To {
+	if q.From >= now+aheadOfNow {
+		return 0, &QueryError{"from lies in the future"}
+	}
+	q.To = min(q.To, now+aheadOfNow)
+	if q.Step < 0 {
 		return 0, &QueryError{"step is a number of ms; 0 for as fine as a chart can show"}
 	}
+	q.Step = min(q.Step, q.To-q.From) // which also bounds what the alignment below adds
 	if q.Step == 0 {
 		q.Step = (q.To - q.From) / wantedPoints
 	}
@@ -143,20 +149,22 @@ func nextRes(res int64) int64 {
 	return fiveMin
 }
 
-// read gives the samples of the sources at a resolution.
+// read gives the samples of the sources at a resolution, of the metrics that are wanted.
 func (s *Sampler) read(ctx context.Context, wanted []wantedSeries, res, from, to int64) (map[string]table, error) {
 	tables := map[string]table{}
 	var sources []string
 	for _, w := range wanted {
-		if tables[w.source] != nil {
-			continue
+		t := tables[w.source]
+		if t == nil {
+			t = make(table, len(metrics[kindOf(w.source)]))
+			tables[w.source] = t
+			sources = append(sources, w.source)
 		}
 		stats := 3
 		if res == baseOf(w.source) {
 			stats = 1
 		}
-		tables[w.source] = newTable(len(metrics[kindOf(w.source)]), stats, int((to-from)/res))
-		sources = append(sources, w.source)
+		t[w.place] = newTable(1, stats, int((to-from)/res))[0]
 	}
 	// The window first: if it is folded meanwhile, its chunks have it too.
 	s.mu.RLock()
@@ -223,7 +231,11 @@ func (s *Sampler) Export(ctx context.Context, kind string, res, from int64, each
 		s.mu.RLock()
 		to := s.start + window
 		s.mu.RUnlock()
-		tables, err := s.read(ctx, []wantedSeries{{source: n}}, res, from, to)
+		var wanted []wantedSeries
+		for place := range metrics[kind] {
+			wanted = append(wanted, wantedSeries{n, place})
+		}
+		tables, err := s.read(ctx, wanted, res, from, to)
 		if err != nil {
 			return err
 		}

@@ -332,6 +332,7 @@ func TestBadQueries(t *testing.T) {
 		{sample.Query{Series: []string{"total/conns"}, From: -1, To: 1000}, "from has to be"},
 		{sample.Query{Series: []string{"total/conns"}, From: 1, To: 1 << 60}, "at most 400 days"},
 		{sample.Query{Series: []string{"total/conns"}, Step: -1}, "step is"},
+		{sample.Query{Series: []string{"total/conns"}, From: start.Add(2 * time.Hour).UnixMilli(), To: start.Add(3 * time.Hour).UnixMilli()}, "in the future"},
 	} {
 		_, err := s.Query(t.Context(), tc.q, start)
 		var bad *sample.QueryError
@@ -342,6 +343,15 @@ func TestBadQueries(t *testing.T) {
 	a, err := s.Query(t.Context(), sample.Query{Series: []string{"peer/x>y/credits"}}, start)
 	if err != nil || len(a.At) < 80 || a.Step != 10_000 {
 		t.Errorf("a peer that never was: %d points, step %d, %v", len(a.At), a.Step, err)
+	}
+	// A year ahead with a step of a second costs no more than what there may be.
+	a, err = s.Query(t.Context(), sample.Query{Series: []string{"total/conns"}, From: start.Add(-time.Minute).UnixMilli(), To: start.Add(9000 * time.Hour).UnixMilli(), Step: 1000}, start)
+	if err != nil || len(a.At) > 2000 || a.To > start.Add(2*time.Hour).UnixMilli() {
+		t.Errorf("%d points to %d, %v", len(a.At), a.To, err)
+	}
+	a, err = s.Query(t.Context(), sample.Query{Series: []string{"total/conns"}, Step: 1 << 60}, start)
+	if err != nil || len(a.At) > 2 || a.To-a.From > 3600_000 {
+		t.Errorf("a very long step: %d points, %d to %d, %v", len(a.At), a.From, a.To, err)
 	}
 	if d := cmp.Diff([]sample.Marker{}, a.Markers); d != "" {
 		t.Error(d)

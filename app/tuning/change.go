@@ -15,8 +15,11 @@ import (
 	"o2ibd/store"
 )
 
-// undoTime is how long putting things back may take after the caller has gone.
-const undoTime = 30 * time.Second
+// Bounds of what the engine and the store may take, so that one change cannot hold up all others for ever.
+const (
+	applyTime = 2 * time.Minute // to drain NIs and bring them up again
+	undoTime  = 30 * time.Second
+)
 
 const maxReason = 1000 // bytes
 
@@ -238,8 +241,8 @@ func (s *Service) carryOut(ctx context.Context, r Request, p *plan) error {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
 	s.phase(PhaseApplying)
-	if err := s.opts.Applier.Apply(ctx, p.prev, p.next); err != nil {
-		return s.putBack(ctx, record, p, fmt.Errorf("%w: %w", ErrEngine, err))
+	if err := s.apply(ctx, p); err != nil {
+		return s.putBack(ctx, record, p, err)
 	}
 	// From here the engine has the values: whether the caller still waits must not decide what is stored.
 	ctx = context.WithoutCancel(ctx)
@@ -256,6 +259,20 @@ func (s *Service) carryOut(ctx context.Context, r Request, p *plan) error {
 	s.adopt(p, seq)
 	if r.ConfirmWithin > 0 {
 		s.wait(&waiting{record: record, deadline: now.Add(r.ConfirmWithin)})
+	}
+	return nil
+}
+
+// apply makes the engine use the new values, within applyTime.
+func (s *Service) apply(ctx context.Context, p *plan) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, applyTime, fmt.Errorf("it was not done within %v", applyTime))
+	defer cancel()
+	err := s.opts.Applier.Apply(ctx, p.prev, p.next)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrEngine, err)
 	}
 	return nil
 }

@@ -179,9 +179,10 @@ func (s *Service) rollBack(ctx context.Context, w *waiting, end store.HistoryRec
 	defer s.tell(nil)
 	s.tell(&Running{ChangeID: p.id, Who: end.Who, StartedAt: end.At, Phase: PhaseApplying, Restarts: p.result.Restarts})
 	if !w.undone {
-		if err := s.opts.Applier.Apply(ctx, p.prev, p.next); err != nil {
-			err = fmt.Errorf("%w: %w", ErrEngine, err)
-			if undo := s.opts.Applier.Apply(context.WithoutCancel(ctx), p.next, p.prev); undo != nil {
+		if err := s.apply(ctx, p); err != nil {
+			undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+			defer cancel()
+			if undo := s.opts.Applier.Apply(undoing, p.next, p.prev); undo != nil {
 				err = fmt.Errorf("%w; it did not take the present values again either: %w; restart the appliance", err, undo)
 			}
 			return Result{}, fmt.Errorf("change %s is still in force: %w", p.id, err)

@@ -201,6 +201,20 @@ func TestRestartWhileWaiting(t *testing.T) {
 	}
 }
 
+// An engine that never comes back is waited for so long and no longer; then the next change has its turn.
+func TestEngineHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *house) {
+		h.engine.hang = true
+		_, err := h.Change(t.Context(), request(changes("timeout", "0")))
+		if !errors.Is(err, tuning.ErrEngine) || !strings.Contains(err.Error(), "it was not done within 2m0s") {
+			t.Errorf("%v", err)
+		}
+		h.engine.hang = false
+		h.must(changes("timeout", "70"))
+		h.inForce(values("timeout", "70"), store.Applied, store.Failed)
+	})
+}
+
 // A clock behind the last record: the change is refused and says so, unless somebody says that the clock is right.
 func TestClockBehind(t *testing.T) {
 	h := newHouse(t, nil)
