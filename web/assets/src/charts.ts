@@ -90,7 +90,8 @@ class Chart {
       u.ctx.moveTo(x, u.bbox.top);
       u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
       u.ctx.stroke();
-      u.ctx.fillText(m.kind === "tunables" ? "▼" : "▽", x - 5, u.bbox.top + 4);
+      u.ctx.textAlign = "center";
+      u.ctx.fillText(m.kind === "tunables" ? "▼" : "▽", x, u.bbox.top + 4);
       u.ctx.restore();
     }
   }
