@@ -109,7 +109,7 @@ func (s *server) overviewPage(w http.ResponseWriter, r *http.Request) error {
 		o.Worst = append(o.Worst, t)
 	}
 	var err error
-	if o.Events, err = s.app.Events(r.Context(), app.EventFilter{Limit: 12}); err != nil {
+	if o.Events, err = s.app.Events(r.Context(), app.EventFilter{Limit: 8}); err != nil {
 		return err
 	}
 	h, err := s.app.Tuning().History(r.Context(), tuning.HistoryFilter{Limit: 6})

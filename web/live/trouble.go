@@ -16,7 +16,7 @@ type Trouble struct {
 	Name     string `json:"name"`     // which one
 	Peer     string `json:"peer"`     // a Peer's ID, where it is about one
 	Text     string `json:"text"`     // what is wrong with it, with the numbers that matter
-	SinceAt  *int64 `json:"since_at"`
+	SinceAt  *int64 `json:"since_at"` // of a peer: its last sign of life, since each new attempt has an error of its own
 }
 
 // Troubles lists what is not well in a snapshot.
@@ -38,9 +38,9 @@ func Troubles(s *engine.Snapshot) []Trouble {
 	for i := range s.Peers {
 		switch p := &s.Peers[i]; {
 		case p.State == "down":
-			add("error", "peer", p.NID.String(), p.ID, p.ID, cmp.Or(p.ErrorAt, p.LastAliveAt), "is down: %s", cmp.Or(p.Error, "no connection, and nobody asked for one"))
+			add("error", "peer", p.NID.String(), p.ID, p.ID, cmp.Or(p.LastAliveAt, p.ErrorAt), "is down: %s", cmp.Or(p.Error, "no connection, and nobody asked for one"))
 		case p.State != "connected":
-			add("warning", "peer", p.NID.String(), p.ID, p.ID, p.ErrorAt, "is %s, %d messages wait%s", p.State, p.TxQueued, because(p.Error))
+			add("warning", "peer", p.NID.String(), p.ID, p.ID, cmp.Or(p.LastAliveAt, p.ErrorAt), "is %s, %d messages wait%s", p.State, p.TxQueued, because(p.Error))
 		case p.AvailableCredits < 0:
 			add("warning", "peer", p.NID.String(), p.ID, p.ID, nil, "is slower than its load: %d messages wait for an LNet credit (at worst %d)", -p.AvailableCredits, -p.MinCredits)
 		}

@@ -63,7 +63,7 @@ class Chart {
       ...size(),
       cursor: { sync: { key: "o2ibd" }, drag: { x: false, y: false } },
       scales: { y: { range: (_, min, max) => [Math.min(0, min ?? 0), Math.max(1, (max ?? 1) * 1.05)] } },
-      axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map((t) => (unit.startsWith("bytes") ? bytes(t) : plain(t))) }],
+      axes: [axis, { ...axis, size: 74, values: (_, ticks) => ticks.map((t) => (unit.startsWith("bytes") ? bytes(t) : plain(t))) }],
       series: [{ value: (_, t) => (t === null ? "–" : local(t * 1000)) }, ...points.map((p, i) => ({
         label: label(p, points), stroke: () => colour(`--c${(i % 4) + 1}`), width: 1.5, dash: dashes[i % dashes.length], spanGaps: false, points: { show: false },
         value: (_: uPlot, v: number | null) => amount(v, p.unit),
@@ -90,7 +90,8 @@ class Chart {
       u.ctx.moveTo(x, u.bbox.top);
       u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
       u.ctx.stroke();
-      u.ctx.fillText(m.kind === "tunables" ? "▼" : "▽", x - 5, u.bbox.top + 4);
+      u.ctx.textAlign = "center";
+      u.ctx.fillText(m.kind === "tunables" ? "▼" : "▽", x, u.bbox.top + 4);
       u.ctx.restore();
     }
   }
