@@ -291,7 +291,7 @@ func (e *Engine) Query(ctx context.Context, ni, nid wire.NID) (time.Time, error)
 // peers, ni 0 for all NIs.
 func (e *Engine) DelPeer(ctx context.Context, ni, nid wire.NID) error {
 	err := e.lnd.DelPeer(ctx, ni, nid)
-	if e.node.Forget(ni, nid) > 0 && errors.Is(err, o2iblnd.ErrNotFound) {
+	if e.node.DelPeer(ni, nid) > 0 && errors.Is(err, o2iblnd.ErrNotFound) {
 		return nil // LNet alone remembered it
 	}
 	return err

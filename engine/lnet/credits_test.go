@@ -368,6 +368,14 @@ func TestPeerRecords(t *testing.T) {
 	if !p.Down || p.Error != "connection refused" || !p.ErrorAt.Equal(g.now) || !p.LastAlive.Equal(alive) {
 		t.Errorf("down %+v", p)
 	}
+	since := g.now
+	g.now = g.now.Add(time.Minute)
+	must(t, g.n.Put(h, toP(51, 1), false))
+	g.n.PeerDown(nidN, nidP, errors.New("connection refused"), alive)
+	g.lnd.finish(g.lnd.take(), -113)
+	if p = g.n.Peers()[0]; p.Error != "connection refused" || !p.ErrorAt.Equal(since) {
+		t.Errorf("still down %+v", p)
+	}
 	g.now = g.now.Add(time.Minute)
 	g.imm(put(51, 1, 1), pattern(1))
 	p = g.n.Peers()[0]
@@ -383,7 +391,9 @@ func TestPeerRecords(t *testing.T) {
 	for range 10 {
 		must(t, g.n.Put(h, toP(51, 1), false))
 	}
-	must(t, g.n.DelPeer(nidN, nidP))
+	if n := g.n.DelPeer(nidN, nidP); n != 1 {
+		t.Errorf("%d peers were deleted", n)
+	}
 	l.take()
 	if ps := g.n.Peers(); len(ps) != 1 || ps[0].NID != nidOther {
 		t.Errorf("peers after deletion %+v", ps)
@@ -401,7 +411,7 @@ func TestPeerRecords(t *testing.T) {
 	if ni := g.n.NIs()[0]; ni.Available != 256 || ni.Peers != 2 {
 		t.Errorf("NI %+v", ni)
 	}
-	if g.n.DelPeer(nidN, nidTCP) == nil || g.n.DelPeer(nidTCP, nidP) == nil {
+	if g.n.DelPeer(nidN, nidTCP) != 0 || g.n.DelPeer(nidTCP, nidP) != 0 {
 		t.Error("deleted what is not there")
 	}
 

@@ -92,22 +92,30 @@ func (p *peer) info() PeerInfo {
 	}
 }
 
-// DelPeer forgets a peer. What waits for its credits fails; what is on its way ends as it would.
-func (n *Node) DelPeer(nid, peerNID wire.NID) error {
-	i := n.ni(nid)
-	if i == nil {
-		return fmt.Errorf("delete peer %v of %v: no such NI", peerNID, nid)
+// DelPeer forgets a peer, or all with wire.AnyNID, of an NI, or of all with 0, and says how many. What waits
+// for their credits fails; what is on its way ends as it would.
+func (n *Node) DelPeer(nid, peerNID wire.NID) (deleted int) {
+	for _, i := range n.nis {
+		if nid != 0 && i.nid != nid {
+			continue
+		}
+		for _, p := range i.allPeers() {
+			if peerNID != wire.AnyNID && p.nid != peerNID {
+				continue
+			}
+			i.peersMu.Lock()
+			known := i.peers[p.nid] == p
+			if known {
+				i.unlist(p)
+			}
+			i.peersMu.Unlock()
+			if known {
+				n.failQueued(p, eConnAborted)
+				deleted++
+			}
+		}
 	}
-	i.peersMu.Lock()
-	p := i.peers[peerNID]
-	if p == nil {
-		i.peersMu.Unlock()
-		return fmt.Errorf("delete peer %v of %v: no such peer", peerNID, nid)
-	}
-	i.unlist(p)
-	i.peersMu.Unlock()
-	n.failQueued(p, eConnAborted)
-	return nil
+	return deleted
 }
 
 // PeerDown implements o2iblnd.Upper.
@@ -124,9 +132,11 @@ func (n *Node) PeerDown(nid, peerNID wire.NID, err error, lastAlive time.Time) {
 	if err != nil {
 		why = err.Error()
 	}
-	p.down.Store(true)
+	was := p.down.Swap(true)
 	p.mu.Lock()
-	p.lastError, p.errorAt = why, n.cfg.Now()
+	if !was || p.lastError != why { // else it is so since the first time
+		p.lastError, p.errorAt = why, n.cfg.Now()
+	}
 	p.mu.Unlock()
 	if at := lastAlive.UnixNano(); !lastAlive.IsZero() && at > p.lastAlive.Load() {
 		p.lastAlive.Store(at)
@@ -171,48 +181,29 @@ func (p *peer) heard(now time.Time) {
 	}
 }
 
-// failed notes a send that did not succeed.
+// failed notes a send that did not succeed. Of a peer that is down the driver has said why, in better words.
 func (p *peer) failed(e o2iblnd.Errno, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.down.Load() && p.lastError != "" {
+		return
+	}
 	p.lastError, p.errorAt = "send failed: "+unixErrno(e).Error(), now
 }
 
 // forgetIdle drops the record of p when nothing was heard of it for too long.
 func (n *Node) forgetIdle(p *peer, now time.Time) {
-	if now.Sub(time.Unix(0, p.lastUsed.Load())) > n.cfg.ForgetAfter {
-		p.ni.forget(p)
+	if now.Sub(time.Unix(0, p.lastUsed.Load())) <= n.cfg.ForgetAfter {
+		return
 	}
-}
-
-// Forget drops the record of a peer, or of all with wire.AnyNID, on an NI, or on all with 0, and says of how
-// many. One with messages under way stays.
-func (n *Node) Forget(ni, nid wire.NID) (forgotten int) {
-	for _, i := range n.nis {
-		if ni != 0 && i.nid != ni {
-			continue
-		}
-		for _, p := range i.allPeers() {
-			if (nid == wire.AnyNID || p.nid == nid) && i.forget(p) {
-				forgotten++
-			}
-		}
-	}
-	return forgotten
-}
-
-// forget drops p's record, unless messages are under way.
-func (i *ni) forget(p *peer) bool {
-	i.peersMu.Lock()
-	defer i.peersMu.Unlock()
+	p.ni.peersMu.Lock()
+	defer p.ni.peersMu.Unlock()
 	p.mu.Lock()
 	idle := p.credits.used == 0 && p.waiting.n == 0
 	p.mu.Unlock()
-	if !idle || i.peers[p.nid] != p {
-		return false
+	if idle && p.ni.peers[p.nid] == p {
+		p.ni.unlist(p)
 	}
-	i.unlist(p)
-	return true
 }
 
 // allPeers is a copy of the table, unordered.

@@ -160,7 +160,9 @@ func (d *connd) rejected(c *conn, ev *verbs.Event) {
 	if kind == negotiate.KindNoListener {
 		errno = eHOSTUNREACH
 	}
-	d.connFailed(c, because(errno, "refused: %s", r.Text))
+	why := because(errno, "refused: %s", r.Text)
+	why.told = true
+	d.connFailed(c, why)
 }
 
 // connAck takes the answer to our CONNREQ. The queue pair works already, so what is wrong with it

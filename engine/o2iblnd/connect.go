@@ -287,7 +287,9 @@ func (d *connd) connectFailed(p *peer, active bool, why *reason) {
 	d.unlink(p)
 	p.err = why
 	p.ni.failed.Add(1)
-	d.lnd.event(Event{Kind: "connect_failed", Severity: slog.LevelWarn, NI: p.ni.nid, Peer: p.nid, Text: why.text})
+	if !why.told {
+		d.lnd.event(Event{Kind: "connect_failed", Severity: slog.LevelWarn, NI: p.ni.nid, Peer: p.nid, Text: why.text})
+	}
 	d.notify(p)
 	health := HealthLocalDropped
 	switch why.errno {

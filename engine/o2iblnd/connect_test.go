@@ -245,6 +245,9 @@ func TestNobodyListens(t *testing.T) {
 		if r.upper.downs() != 1 || !r.upper.said("reject_received", "nobody listens") {
 			t.Fatalf("told %v, events %v", r.upper.down, r.upper.events)
 		}
+		if r.upper.said("connect_failed", "") {
+			t.Error("the same is told twice")
+		}
 	}, tpAway)
 }
 

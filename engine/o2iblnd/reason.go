@@ -40,10 +40,11 @@ func (e Errno) Error() string {
 type reason struct {
 	errno Errno
 	text  string
+	told  bool // operators know it by another event
 }
 
 func because(e Errno, format string, args ...any) *reason {
-	return &reason{e, fmt.Sprintf(format, args...)}
+	return &reason{errno: e, text: fmt.Sprintf(format, args...)}
 }
 
 func (r *reason) Error() string { return r.text }
@@ -52,4 +53,4 @@ func (r *reason) Error() string { return r.text }
 func (r *reason) Unwrap() error { return r.errno }
 
 // orderly is a close without an error: the peer disconnected, or an operator asked.
-func orderly(text string) *reason { return &reason{0, text} }
+func orderly(text string) *reason { return &reason{text: text} }
