@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -117,6 +118,7 @@ func lnetOps(from, to *engine.Engine, d time.Duration, inflight int, put bool) r
 	defer to.LNet().Unlink(sink)
 	op := lnet.Operation{Target: lnet.ProcessID{NID: engine.NISpec{Net: wire.NetO2IB, Addr: netip.MustParseAddr("127.0.0.41")}.NID(), PID: wire.LustrePID}, Portal: 40, MatchBits: 1}
 	done := make(chan int, inflight)
+	var events sync.WaitGroup // of operations: SEND may come behind the answer
 	mds := make([]lnet.Handle, inflight)
 	for i := range mds {
 		here := alloc(from)
@@ -132,13 +134,16 @@ func lnetOps(from, to *engine.Engine, d time.Duration, inflight int, put bool) r
 			if ev.Type == want {
 				done <- i
 			}
+			events.Done()
 		}})
 		if err != nil {
 			log.Fatal(err)
 		}
 		defer from.LNet().Unlink(mds[i])
 	}
+	defer events.Wait() // before the memory goes
 	start := func(i int) {
+		events.Add(2)
 		var err error
 		if put {
 			err = from.LNet().Put(mds[i], op, true)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -58,6 +59,7 @@ type world struct {
 	seen map[uint64]bool // PUTs whose data arrived whole, by header data
 
 	acked []uint64
+	told  []string // events of the nodes since the last round began
 }
 
 type node struct {
@@ -136,7 +138,12 @@ func (w *world) provider(n *node) verbs.Provider {
 func (w *world) start(n *node) {
 	w.t.Helper()
 	var err error
-	n.e, err = engine.New(engine.Config{Provider: w.provider(n), NIs: []engine.NISpec{{Net: wire.NetO2IB, Addr: n.addr}}, Tunables: n.values, CPTs: [][]int{{0, 1}}})
+	n.e, err = engine.New(engine.Config{Provider: w.provider(n), NIs: []engine.NISpec{{Net: wire.NetO2IB, Addr: n.addr}}, Tunables: n.values, CPTs: [][]int{{0, 1}},
+		OnEvent: func(ev engine.Event) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.told = append(w.told, fmt.Sprintf("%s %v with %s: %s: %s", time.UnixMilli(ev.At).UTC().Format("15:04:05"), n.nid, ev.Peer, ev.Kind, ev.Text))
+		}})
 	if err == nil {
 		err = n.e.Start()
 	}
@@ -303,6 +310,9 @@ func run(t *testing.T, seed uint64) {
 		w.ended("with faults")
 		// All is well again: everybody reaches everybody. Each connection that broke unnoticed fails a message.
 		for round := range rounds {
+			w.mu.Lock()
+			w.told = nil
+			w.mu.Unlock()
 			for i, a := range w.nodes {
 				for k, b := range w.nodes {
 					w.begin(1000*(round+1)+100*i+k, a, b)
@@ -321,6 +331,10 @@ func run(t *testing.T, seed uint64) {
 				if round == rounds-1 && !o.ok {
 					t.Errorf("nothing is wrong any more, and it failed: %v", o)
 				}
+			}
+			if t.Failed() {
+				t.Log(strings.Join(w.told, "\n"))
+				return
 			}
 		}
 	})

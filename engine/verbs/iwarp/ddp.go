@@ -23,6 +23,8 @@ const (
 
 	// maxSegment is the payload that we put in one FPDU: the 16-bit length allows a little more.
 	maxSegment = 65472
+	// maxPayload is the most that a peer can put in one.
+	maxPayload = 65535 - taggedSize
 
 	ddpTagged  = 0x80
 	ddpLast    = 0x40

@@ -2,8 +2,8 @@
 // DDP (RFC 5041) and RDMAP (RFC 5040). It is a verbs.Provider for hosts without an HCA and speaks with
 // the kernel's siw.
 //
-// A connection has two goroutines: the reader places what the peer sends straight into registered memory
-// and posted receives, and answers reads; the writer writes what a poster could not hand to the socket at
+// A connection has two goroutines: the reader places what the peer sends in registered memory and posted
+// receives, and answers reads; the writer writes what a poster could not hand to the socket at
 // once. Posts never block: they write as much as the stream takes, one vectored write for many FPDUs,
 // without a copy of the payload, or leave it to whoever is writing. A send completes when its bytes are
 // with the stream (Caps.RemoteAck is false), but not before a read that was posted earlier.
@@ -11,8 +11,8 @@
 // Set-up and end are bounded in time, and so is what strangers can hold: see Options.
 //
 // Memory: a reader stops touching memory before its receives complete as flushed, and QP.Close waits for
-// that. With CRC in use, payload is placed before its CRC is checked, but never completed: a wrong one
-// ends the connection.
+// that. Without CRC payload goes straight from the stream to its place. With CRC, the default, it is laid
+// aside until its CRC is known to be right: the memory may be written by others at the same time.
 //
 // Where no receive is posted for a send the reader waits, and TCP pushes back, for a time that follows
 // from the RNR retry count; then it ends the connection with a Terminate.

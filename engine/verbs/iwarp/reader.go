@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"o2ibd/engine/verbs"
@@ -17,8 +18,8 @@ const readAhead = 16 << 10
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)
 
-// reader is the connection's goroutine for what the peer sends. It places payload straight into
-// registered memory and posted receives.
+// reader is the connection's goroutine for what the peer sends. It places payload in registered memory and
+// posted receives, straight from the stream where there is no CRC.
 type reader struct {
 	q    *qp
 	buf  []byte
@@ -36,6 +37,10 @@ type reader struct {
 	got     int                // bytes in it
 	inv     uint32             // key that its send invalidates
 	small   [readRequestSize]byte
+
+	aside *[]byte // payload of the segment whose CRC is not known yet
+	laid  int     // bytes in it
+	sinks [][]byte
 }
 
 // newReader makes the reader of a connection whose stream has given rest already.
@@ -49,6 +54,7 @@ func newReader(q *qp, rest []byte, hold bool) *reader {
 func (r *reader) run() {
 	q := r.q
 	err := r.loop()
+	r.dropAside()
 	status := verbs.WCFlushed
 	var ours *terminate
 	var theirs *terminated
@@ -117,11 +123,53 @@ func (r *reader) need(n int) ([]byte, error) {
 	return b, nil
 }
 
-// place fills dst from the stream: what is buffered first, the rest straight from the socket.
+// asides are buffers for the payload of a segment until its CRC is known.
+var asides = sync.Pool{New: func() any { b := make([]byte, maxPayload); return &b }}
+
+// place takes the next bytes of a segment's payload to dst. Where there is a CRC they get there with finish:
+// until then nothing is known to be right, and what lies in dst may be changed by others, who may write there
+// too.
 func (r *reader) place(dst []byte) error {
+	if !r.q.crc {
+		return r.read(dst)
+	}
+	if r.aside == nil {
+		r.aside = asides.Get().(*[]byte)
+	}
+	b := (*r.aside)[r.laid : r.laid+len(dst)]
+	r.laid += len(dst)
+	r.sinks = append(r.sinks, dst)
+	if err := r.read(b); err != nil {
+		return err
+	}
+	r.sum = crc32.Update(r.sum, castagnoli, b)
+	return nil
+}
+
+// settle moves the payload that was laid aside to where it belongs.
+func (r *reader) settle() {
+	if r.aside == nil {
+		return
+	}
+	b := *r.aside
+	for _, dst := range r.sinks {
+		b = b[copy(dst, b):]
+	}
+	r.dropAside()
+}
+
+func (r *reader) dropAside() {
+	if r.aside != nil {
+		asides.Put(r.aside)
+	}
+	clear(r.sinks)
+	r.aside, r.laid, r.sinks = nil, 0, r.sinks[:0]
+}
+
+// read fills dst from the stream: what is buffered first, the rest straight from the socket.
+func (r *reader) read(dst []byte) error {
 	n := copy(dst, r.buf[r.at:r.end])
 	r.at += n
-	done := dst
 	rest := dst[n:]
 	for len(rest) > 0 {
 		r.at, r.end = 0, 0
@@ -138,9 +186,6 @@ func (r *reader) place(dst []byte) error {
 			k = len(rest)
 		}
 		rest = rest[k:]
-	}
-	if r.q.crc {
-		r.sum = crc32.Update(r.sum, castagnoli, done)
 	}
 	return nil
 }
@@ -161,6 +206,7 @@ func (r *reader) finish(n int) error {
 	if got := uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24; got != sum {
 		return mpaError(codeMPACRC, "CRC of an FPDU is %#08x where %#08x belongs", got, sum)
 	}
+	r.settle()
 	return nil
 }
 
@@ -272,18 +318,18 @@ func (r *reader) segment(s *segment, n int) error {
 			return t
 		}
 		err := r.place(mem)
-		r.q.placer.Done()
-		if err != nil {
-			return err
+		if err == nil {
+			err = r.finish(n)
 		}
-		return r.finish(n)
+		r.q.placer.Done()
+		return err
 	case rdmapReadResponse:
 		return r.response(s, n)
 	case rdmapReadRequest:
 		return r.readRequest(s, n)
 	case rdmapTerminate:
 		b := make([]byte, min(s.payload, terminateSize))
-		if err := r.place(b); err != nil {
+		if err := r.read(b); err != nil {
 			return err
 		}
 		return &terminated{terminateText(b), terminatesRead(b)}
