@@ -134,7 +134,9 @@ func lnetOps(from, to *engine.Engine, d time.Duration, inflight int, put bool) r
 			if ev.Type == want {
 				done <- i
 			}
-			events.Done()
+			if ev.Type == want || ev.Type == lnet.EventSend {
+				events.Done()
+			}
 		}})
 		if err != nil {
 			log.Fatal(err)
