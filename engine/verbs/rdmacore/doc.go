@@ -15,7 +15,7 @@
 // What rdma_cm leaves to its user and the seam does not. A queue pair that fails, or is moved to error, is
 // disconnected here, so that the peer learns of it. A peer that does not confirm the end of a connection
 // within disconnectGrace is taken for gone. An id that is closed soon after its disconnect lives on until
-// the peer has confirmed it, out of sight.
+// the peer has confirmed it, or for lingerFor, out of sight.
 //
 // librdmacm opens each device once in a process: contexts, and nothing else, are shared by all providers.
 package rdmacore

@@ -109,13 +109,6 @@ static void drain(struct hca_cq *cq)
 		ibv_ack_cq_events(cq->cq, n);
 }
 
-int hca_cq_arm(struct hca_cq *cq, int drain_first)
-{
-	if (drain_first)
-		drain(cq);
-	return ibv_req_notify_cq(cq->cq, 0);
-}
-
 int hca_cq_close(struct hca_cq *cq)
 {
 	drain(cq);
@@ -255,6 +248,17 @@ int hca_cq_poll(struct hca_cq *cq, struct hca_wc *out, int max, int *failed)
 		n = flush(cq, out, n, max, failed);
 	pthread_mutex_unlock(&cq->mu);
 	return n;
+}
+
+// hca_cq_arm asks for a notice, and polls for what came before that: how many, or an errno below 0.
+int hca_cq_arm(struct hca_cq *cq, int drain_first, struct hca_wc *out, int max, int *failed)
+{
+	if (drain_first)
+		drain(cq);
+	int err = ibv_req_notify_cq(cq->cq, 0);
+	if (err)
+		return -err;
+	return hca_cq_poll(cq, out, max, failed);
 }
 
 // attach gives qp a place in its completion queue's table.

@@ -65,7 +65,7 @@ struct hca_share {
 struct hca_cq *hca_cq_open(struct ibv_context *ctx, int entries);
 int hca_cq_fd(struct hca_cq *cq);
 int hca_cq_poll(struct hca_cq *cq, struct hca_wc *out, int max, int *failed);
-int hca_cq_arm(struct hca_cq *cq, int drain);
+int hca_cq_arm(struct hca_cq *cq, int drain, struct hca_wc *out, int max, int *failed);
 void hca_cq_grow(struct hca_cq *cq, uint32_t more, uint32_t limit);
 int hca_cq_close(struct hca_cq *cq);
 
