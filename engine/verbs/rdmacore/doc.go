@@ -1,5 +1,5 @@
 // Package rdmacore is the verbs.Provider for real HCAs: libibverbs and librdmacm through cgo. The build tag
-// nordma leaves it out; Built then says so.
+// nordma leaves it out; Version then says so.
 //
 // What crosses the border to C. A batch of postings, of completions or of connection manager events is one
 // call with flat arrays, and C keeps no pointer of Go's. Work requests go to the device under tokens (see

@@ -20,9 +20,6 @@ import (
 	"o2ibd/engine/verbs"
 )
 
-// Built says whether rdma-core is part of this binary.
-const Built = true
-
 const (
 	// workers bounds the slow calls that run at once.
 	workers = 4
