@@ -16,6 +16,7 @@
 #define GEN_MASK 0x7ffu
 #define SLOT_MASK 0xfffffu
 #define CHAIN 64
+#define MAX_SGE 4 // verbs.MaxSGE
 #define KERNEL_WITH_INVALIDATE (1u << 2)
 
 struct place {
@@ -411,7 +412,7 @@ static void post_recvs(struct hca_share *s, struct hca_recv *in)
 {
 	struct hca_qp *qp = s->qp;
 	struct ibv_recv_wr wrs[CHAIN], *bad;
-	struct ibv_sge sges[CHAIN][4];
+	struct ibv_sge sges[CHAIN][MAX_SGE];
 	int flushed = 0;
 	pthread_mutex_lock(&qp->mu);
 	while (s->recvs < s->nrecv && !s->err) {
@@ -423,6 +424,13 @@ static void post_recvs(struct hca_share *s, struct hca_recv *in)
 			n = CHAIN;
 		if (!n) {
 			s->err = HCA_FULL;
+			break;
+		}
+		for (uint32_t i = 0; i < n; i++)
+			if (in[s->recvs + i].nsge > MAX_SGE)
+				n = i;
+		if (!n) {
+			s->err = EINVAL;
 			break;
 		}
 		for (uint32_t i = 0; i < n; i++) {
@@ -463,7 +471,7 @@ static void post_sends(struct hca_share *s, struct hca_send *in)
 {
 	struct hca_qp *qp = s->qp;
 	struct ibv_send_wr wrs[CHAIN], *bad;
-	struct ibv_sge sges[CHAIN][4];
+	struct ibv_sge sges[CHAIN][MAX_SGE];
 	if (!__atomic_load_n(&qp->ready, __ATOMIC_ACQUIRE)) {
 		s->err = HCA_STATE;
 		return;
@@ -479,6 +487,13 @@ static void post_sends(struct hca_share *s, struct hca_send *in)
 			n = CHAIN;
 		if (!n) {
 			s->err = HCA_FULL;
+			break;
+		}
+		for (uint32_t i = 0; i < n; i++)
+			if (in[s->sends + i].nsge > MAX_SGE)
+				n = i;
+		if (!n) {
+			s->err = EINVAL;
 			break;
 		}
 		for (uint32_t i = 0; i < n; i++) {

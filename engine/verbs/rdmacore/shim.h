@@ -43,7 +43,7 @@ struct hca_send {
 };
 
 // Results of posting besides errno.
-enum { HCA_OK = 0, HCA_FULL = -1, HCA_STATE = -2, HCA_SGE = -3 };
+enum { HCA_FULL = -1, HCA_STATE = -2 };
 
 // HCA_RXE is the vendor of the kernel's own RoCE device.
 #define HCA_RXE 0xffffff
@@ -127,6 +127,5 @@ struct hca_device {
 };
 
 int hca_device_info(struct ibv_context *ctx, int port, struct hca_device *d);
-int hca_port_state(struct ibv_context *ctx, int port);
 
 #endif
