@@ -13,11 +13,15 @@ import (
 	"o2ibd/engine"
 	"o2ibd/engine/verbs"
 	"o2ibd/engine/verbs/iwarp"
+	"o2ibd/engine/verbs/rdmacore"
 	"o2ibd/engine/wire"
 )
 
 // providers are the HCA providers built into this binary, by name.
 var providers = map[string]func(EngineConfig) (verbs.Provider, error){"iwarp": openIWARP}
+
+// RDMACore is the version of the libibverbs in use, "" where it is left out of this binary.
+func RDMACore() string { return rdmacore.Version() }
 
 // openIWARP makes each interface that an NI is on a device of its own.
 func openIWARP(c EngineConfig) (verbs.Provider, error) {

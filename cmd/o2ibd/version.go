@@ -3,7 +3,6 @@ package main
 import (
 	"runtime"
 	"runtime/debug"
-	"slices"
 
 	"o2ibd/app"
 )
@@ -43,7 +42,7 @@ type built struct {
 }
 
 func (c *versionCmd) Run(e *env) error {
-	v := built{Version: versionName(), Go: runtime.Version(), Providers: app.Providers(), RDMACore: app.RDMACoreVersion()}
+	v := built{Version: versionName(), Go: runtime.Version(), Providers: app.Providers(), RDMACore: app.RDMACore()}
 	return c.print(e, v, func() *table {
 		t := &table{}
 		t.add("o2ibd", v.Version)
@@ -51,11 +50,10 @@ func (c *versionCmd) Run(e *env) error {
 		for _, p := range v.Providers {
 			t.add("provider", p)
 		}
-		if slices.Contains(v.Providers, "rdmacore") {
-			t.add("rdma-core", v.RDMACore)
-		} else {
-			t.add("rdma-core", "left out of this binary (build tag nordma)")
+		if v.RDMACore == "" {
+			v.RDMACore = "left out of this binary (build tag nordma)"
 		}
+		t.add("rdma-core", v.RDMACore)
 		return t
 	})
 }

@@ -229,12 +229,3 @@ int hca_device_info(struct ibv_context *ctx, int port, struct hca_device *d)
 	d->mtu = p.active_mtu > 0 && p.active_mtu <= 5 ? mtus[p.active_mtu] : 0;
 	return 0;
 }
-
-// hca_port_state is 1 where the port is active, 0 where not, or -1.
-int hca_port_state(struct ibv_context *ctx, int port)
-{
-	struct ibv_port_attr p;
-	if (ibv_query_port(ctx, (uint8_t)port, &p))
-		return -1;
-	return p.state == IBV_PORT_ACTIVE;
-}

@@ -349,7 +349,7 @@ func (i *id) end() {
 	if i.destroyed || i.ending || i.confirmed || !i.connected.Load() {
 		return
 	}
-	i.ending = true
+	i.ending, i.begun = true, time.Now()
 	C.rdma_disconnect(i.c) // fails where the peer was faster
 	i.grace = time.AfterFunc(disconnectGrace, func() {
 		var why error
@@ -361,9 +361,16 @@ func (i *id) end() {
 		}
 		i.mu.Unlock()
 		i.disconnected(why)
-		if i.closed.Load() {
-			i.destroySoon()
+		// The message may have been lost: rdma_cm sends it again while the id is there.
+		i.mu.Lock()
+		if !i.confirmed && !i.dying {
+			i.grace = time.AfterFunc(lingerFor, func() {
+				if i.closed.Load() {
+					i.destroySoon()
+				}
+			})
 		}
+		i.mu.Unlock()
 	})
 }
 

@@ -23,15 +23,20 @@ const (
 	drainEvery = 64
 )
 
-// cq implements verbs.CQ.
+// cq implements verbs.CQ. Arm polls in the same crossing, and what it finds waits in ahead for the next Poll.
+// While the queue is armed and no notice has come there is nothing to arm or to poll for.
 type cq struct {
 	dev     *device
 	c       *C.struct_hca_cq
 	waiter  *waiter
 	fd      int
 	fired   atomic.Bool // the waiter saw a notice
+	armed   atomic.Bool // a completion will make a notice, or has
+	quiet   atomic.Bool // the next Poll would find nothing; what came since will wake the waiter
 	arms    int
 	nfailed C.int
+	ahead   []verbs.WC // polled by Arm and not taken yet, in buf
+	buf     [32]verbs.WC
 }
 
 // CreateCQ implements verbs.Device. The waiter must be one of this provider.
@@ -66,15 +71,31 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 	if len(wcs) == 0 {
 		return 0, nil
 	}
+	if len(q.ahead) > 0 {
+		n := copy(wcs, q.ahead)
+		q.ahead = q.ahead[n:]
+		return n, nil
+	}
+	if q.quiet.Swap(false) {
+		return 0, nil
+	}
 	q.dev.crossings.Add(1)
 	n := int(C.hca_cq_poll(q.c, (*C.struct_hca_wc)(unsafe.Pointer(unsafe.SliceData(wcs))), C.int(len(wcs)), &q.nfailed))
+	if n > 0 {
+		q.armed.Store(false)
+	}
+	return max(n, 0), q.polled(wcs, n)
+}
+
+// polled looks at what a crossing found.
+func (q *cq) polled(wcs []verbs.WC, n int) error {
 	if n < 0 {
-		return 0, fmt.Errorf("ibv_poll_cq on %s failed: the completion queue is lost, close the connections on it", q.dev.info.Name)
+		return fmt.Errorf("ibv_poll_cq on %s failed: the completion queue is lost, close the connections on it", q.dev.info.Name)
 	}
 	if q.nfailed > 0 {
 		q.failures(wcs[:n])
 	}
-	return n, nil
+	return nil
 }
 
 // failures tells queue pairs why they failed: the first completion with an error says it.
@@ -98,16 +119,36 @@ func (q *cq) failures(wcs []verbs.WC) {
 
 // Arm implements verbs.CQ. Notices that were given are taken first.
 func (q *cq) Arm() error {
+	fired := q.fired.Swap(false)
+	if q.armed.Load() && !fired {
+		q.quiet.Store(len(q.ahead) == 0)
+		return nil
+	}
 	q.arms++
 	drain := C.int(0)
-	if q.fired.Swap(false) || q.arms%drainEvery == 0 {
+	if fired || q.arms%drainEvery == 0 {
 		drain = 1
 	}
-	q.dev.crossings.Add(1)
-	if e := C.hca_cq_arm(q.c, drain); e != 0 {
-		return failed(unix.Errno(e), "", "ibv_req_notify_cq on %s", q.dev.info.Name)
+	if len(q.ahead) > 0 {
+		return q.arm(drain, nil)
 	}
-	return nil
+	return q.arm(drain, q.buf[:])
+}
+
+// arm is one crossing, which polls into buf where there is room.
+func (q *cq) arm(drain C.int, buf []verbs.WC) error {
+	q.dev.crossings.Add(1)
+	n := int(C.hca_cq_arm(q.c, drain, (*C.struct_hca_wc)(unsafe.Pointer(unsafe.SliceData(buf))), C.int(len(buf)), &q.nfailed))
+	if n < 0 {
+		return failed(unix.Errno(-n), "", "ibv_req_notify_cq on %s", q.dev.info.Name)
+	}
+	if buf == nil {
+		return nil
+	}
+	q.ahead = buf[:n]
+	q.armed.Store(n == 0)
+	q.quiet.Store(n == 0)
+	return q.polled(buf, n)
 }
 
 func (q *cq) Close() error {

@@ -1,5 +1,5 @@
 // Package rdmacore is the verbs.Provider for real HCAs: libibverbs and librdmacm through cgo. The build tag
-// nordma leaves it out.
+// nordma leaves it out; Version then says so.
 //
 // What crosses the border to C. A batch of postings, of completions or of connection manager events is one
 // call with flat arrays, and C keeps no pointer of Go's. Work requests go to the device under tokens (see
@@ -15,7 +15,7 @@
 // What rdma_cm leaves to its user and the seam does not. A queue pair that fails, or is moved to error, is
 // disconnected here, so that the peer learns of it. A peer that does not confirm the end of a connection
 // within disconnectGrace is taken for gone. An id that is closed soon after its disconnect lives on until
-// the peer has confirmed it, out of sight.
+// the peer has confirmed it, or for lingerFor, out of sight.
 //
 // librdmacm opens each device once in a process: contexts, and nothing else, are shared by all providers.
 package rdmacore

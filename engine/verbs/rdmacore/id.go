@@ -46,6 +46,7 @@ type id struct {
 	confirmed bool // and the peer knows, or it did
 	dying     bool // a worker destroys it
 	destroyed bool
+	begun     time.Time // of our end
 	grace     *time.Timer
 }
 
@@ -320,7 +321,7 @@ func (i *id) Close() error {
 		return nil
 	}
 	i.mu.Lock()
-	lingers := i.connected.Load() && !i.confirmed && !i.told.Load()
+	lingers := i.connected.Load() && !i.confirmed && (i.begun.IsZero() || time.Since(i.begun) < disconnectGrace+lingerFor)
 	i.mu.Unlock()
 	if lingers {
 		i.cm.prov.later(i.end)

@@ -25,6 +25,8 @@ const (
 	workers = 4
 	// disconnectGrace is how long a peer may take to confirm the end of a connection.
 	disconnectGrace = 3 * time.Second
+	// lingerFor is how much longer an id lives on after that, for its peer to be told again.
+	lingerFor = 20 * time.Second
 )
 
 // Options of a provider.

@@ -16,6 +16,7 @@
 #define GEN_MASK 0x7ffu
 #define SLOT_MASK 0xfffffu
 #define CHAIN 64
+#define MAX_SGE 4 // verbs.MaxSGE
 #define KERNEL_WITH_INVALIDATE (1u << 2)
 
 struct place {
@@ -107,13 +108,6 @@ static void drain(struct hca_cq *cq)
 		n++;
 	if (n)
 		ibv_ack_cq_events(cq->cq, n);
-}
-
-int hca_cq_arm(struct hca_cq *cq, int drain_first)
-{
-	if (drain_first)
-		drain(cq);
-	return ibv_req_notify_cq(cq->cq, 0);
 }
 
 int hca_cq_close(struct hca_cq *cq)
@@ -255,6 +249,17 @@ int hca_cq_poll(struct hca_cq *cq, struct hca_wc *out, int max, int *failed)
 		n = flush(cq, out, n, max, failed);
 	pthread_mutex_unlock(&cq->mu);
 	return n;
+}
+
+// hca_cq_arm asks for a notice, and polls for what came before that: how many, or an errno below 0.
+int hca_cq_arm(struct hca_cq *cq, int drain_first, struct hca_wc *out, int max, int *failed)
+{
+	if (drain_first)
+		drain(cq);
+	int err = ibv_req_notify_cq(cq->cq, 0);
+	if (err)
+		return -err;
+	return hca_cq_poll(cq, out, max, failed);
 }
 
 // attach gives qp a place in its completion queue's table.
@@ -407,7 +412,7 @@ static void post_recvs(struct hca_share *s, struct hca_recv *in)
 {
 	struct hca_qp *qp = s->qp;
 	struct ibv_recv_wr wrs[CHAIN], *bad;
-	struct ibv_sge sges[CHAIN][4];
+	struct ibv_sge sges[CHAIN][MAX_SGE];
 	int flushed = 0;
 	pthread_mutex_lock(&qp->mu);
 	while (s->recvs < s->nrecv && !s->err) {
@@ -419,6 +424,13 @@ static void post_recvs(struct hca_share *s, struct hca_recv *in)
 			n = CHAIN;
 		if (!n) {
 			s->err = HCA_FULL;
+			break;
+		}
+		for (uint32_t i = 0; i < n; i++)
+			if (in[s->recvs + i].nsge > MAX_SGE)
+				n = i;
+		if (!n) {
+			s->err = EINVAL;
 			break;
 		}
 		for (uint32_t i = 0; i < n; i++) {
@@ -459,7 +471,7 @@ static void post_sends(struct hca_share *s, struct hca_send *in)
 {
 	struct hca_qp *qp = s->qp;
 	struct ibv_send_wr wrs[CHAIN], *bad;
-	struct ibv_sge sges[CHAIN][4];
+	struct ibv_sge sges[CHAIN][MAX_SGE];
 	if (!__atomic_load_n(&qp->ready, __ATOMIC_ACQUIRE)) {
 		s->err = HCA_STATE;
 		return;
@@ -475,6 +487,13 @@ static void post_sends(struct hca_share *s, struct hca_send *in)
 			n = CHAIN;
 		if (!n) {
 			s->err = HCA_FULL;
+			break;
+		}
+		for (uint32_t i = 0; i < n; i++)
+			if (in[s->sends + i].nsge > MAX_SGE)
+				n = i;
+		if (!n) {
+			s->err = EINVAL;
 			break;
 		}
 		for (uint32_t i = 0; i < n; i++) {

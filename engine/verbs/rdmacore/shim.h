@@ -43,7 +43,7 @@ struct hca_send {
 };
 
 // Results of posting besides errno.
-enum { HCA_OK = 0, HCA_FULL = -1, HCA_STATE = -2, HCA_SGE = -3 };
+enum { HCA_FULL = -1, HCA_STATE = -2 };
 
 // HCA_RXE is the vendor of the kernel's own RoCE device.
 #define HCA_RXE 0xffffff
@@ -65,7 +65,7 @@ struct hca_share {
 struct hca_cq *hca_cq_open(struct ibv_context *ctx, int entries);
 int hca_cq_fd(struct hca_cq *cq);
 int hca_cq_poll(struct hca_cq *cq, struct hca_wc *out, int max, int *failed);
-int hca_cq_arm(struct hca_cq *cq, int drain);
+int hca_cq_arm(struct hca_cq *cq, int drain, struct hca_wc *out, int max, int *failed);
 void hca_cq_grow(struct hca_cq *cq, uint32_t more, uint32_t limit);
 int hca_cq_close(struct hca_cq *cq);
 
@@ -127,6 +127,5 @@ struct hca_device {
 };
 
 int hca_device_info(struct ibv_context *ctx, int port, struct hca_device *d);
-int hca_port_state(struct ibv_context *ctx, int port);
 
 #endif

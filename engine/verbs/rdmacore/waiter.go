@@ -96,17 +96,18 @@ func (w *waiter) Wait(deadline time.Time) {
 	// An error is the deadline's: then nothing is there.
 	_ = w.raw.Read(w.look)
 	w.state.Store(awake)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for i := range max(w.n, 0) {
 		if fd := w.evs[i].Fd; int(fd) == w.event {
 			var b [8]byte
 			unix.Read(w.event, b[:])
-		} else {
-			w.mu.Lock()
-			if q := w.cqs[fd]; q != nil {
-				q.fired.Store(true)
-			}
-			w.mu.Unlock()
+		} else if q := w.cqs[fd]; q != nil {
+			q.fired.Store(true)
 		}
+	}
+	for _, q := range w.cqs {
+		q.quiet.Store(q.armed.Load() && !q.fired.Load())
 	}
 }
 
