@@ -91,6 +91,7 @@ func TestRejects(t *testing.T) {
 		{name: "T12_07 version 0x13", edit: func(m *wire.Msg) { m.Version = 0x13 }, why: 3, ver: 0x12, params: bare},
 		{name: "T12_08 wrong address", edit: func(m *wire.Msg) { m.DstNID += 9 }, why: 3, ver: 0x12, params: bare},
 		{name: "T12_09 stale stamp", edit: func(m *wire.Msg) { m.DstStamp = 1 }, why: 5, ver: 0x12, known: true, params: full},
+		{name: "T12_10 not a CONNREQ", bytes: func(b []byte) []byte { b[6] = byte(wire.MsgNoop); return b }, why: 3, ver: 0x12, known: true, params: full},
 		{name: "T12_11 depth 9", edit: func(m *wire.Msg) { m.Params.QueueDepth = 9 }, why: 7, ver: 0x12, known: true, params: full},
 		{name: "T12_11 depth 9, version 1", edit: func(m *wire.Msg) { m.Version, m.Params.QueueDepth = 0x11, 9 }, why: 3, ver: 0x11, known: true, params: full},
 		{name: "T12_12 frags 258", edit: func(m *wire.Msg) { m.Params.MaxFrags = 258 }, why: 6, ver: 0x12, known: true, params: full},

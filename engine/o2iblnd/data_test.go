@@ -259,7 +259,7 @@ func putReq(r *rig, c *tpConn, n int) (*o2iblnd.Message, *wire.Msg) {
 	return m, got[0]
 }
 
-func TestT12_42PutByRDMA(t *testing.T) {
+func TestT12_41T12_42PutByRDMA(t *testing.T) {
 	run(t, func(r *rig) {
 		c := established(r)
 		m, req := putReq(r, c, 3977)
@@ -282,16 +282,18 @@ func TestT12_42PutByRDMA(t *testing.T) {
 }
 
 func TestT12_43PutNak(t *testing.T) {
-	for _, status := range []int32{0, -12} {
-		run(t, func(r *rig) {
-			c := established(r)
-			m, req := putReq(r, c, 5000)
-			nak := c.msg(wire.MsgPutNak, 0)
-			nak.Cookie, nak.Status = req.Cookie, status
-			c.sendMsg(nak)
-			c.expect()
-			r.finished(m, unix.Errno(-status))
-			r.credits(7, 0, 8)
+	for name, status := range map[string]int32{"T12_43 nothing is wanted": 0, "T12_44 no memory": -12} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(r *rig) {
+				c := established(r)
+				m, req := putReq(r, c, 5000)
+				nak := c.msg(wire.MsgPutNak, 0)
+				nak.Cookie, nak.Status = req.Cookie, status
+				c.sendMsg(nak)
+				c.expect()
+				r.finished(m, unix.Errno(-status))
+				r.credits(7, 0, 8)
+			})
 		})
 	}
 }
@@ -414,23 +416,29 @@ func TestT12_51GetByRDMA(t *testing.T) {
 		status int32
 		errno  unix.Errno
 		closes bool
-	}{{1000, 0, false}, {0, 0, false}, {65536, 0, false}, {-61, unix.ENODATA, false}, {70000, unix.EPROTO, true}} {
-		run(t, func(r *rig) {
-			c := established(r)
-			m, req := getReq(r, c, 65536)
-			done := c.msg(wire.MsgGetDone, 0)
-			done.Cookie, done.Status = req.Cookie, row.status
-			c.sendMsg(done)
-			r.finished(m, row.errno)
-			if row.errno == 0 && m.RDMALen != int(row.status) {
-				t.Fatalf("length %d of a GET that got %d", m.RDMALen, row.status)
-			}
-			if row.closes {
-				c.closed()
-			} else {
-				c.open()
-				r.credits(7, 0, 8)
-			}
+		name   string
+	}{
+		{1000, 0, false, "T12_51 short"}, {0, 0, false, "nothing"}, {65536, 0, false, "T12_50 the whole sink"},
+		{-61, unix.ENODATA, false, "T12_52 unmatched"}, {70000, unix.EPROTO, true, "T12_53 more than the sink"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			run(t, func(r *rig) {
+				c := established(r)
+				m, req := getReq(r, c, 65536)
+				done := c.msg(wire.MsgGetDone, 0)
+				done.Cookie, done.Status = req.Cookie, row.status
+				c.sendMsg(done)
+				r.finished(m, row.errno)
+				if row.errno == 0 && m.RDMALen != int(row.status) {
+					t.Fatalf("length %d of a GET that got %d", m.RDMALen, row.status)
+				}
+				if row.closes {
+					c.closed()
+				} else {
+					c.open()
+					r.credits(7, 0, 8)
+				}
+			})
 		})
 	}
 }

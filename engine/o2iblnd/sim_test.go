@@ -22,7 +22,7 @@ import (
 //	go test ./engine/o2iblnd -run Simulation -sim.seed N
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "run the simulation with this seed alone")
-	simSeeds = flag.Int("sim.seeds", 300, "how many seeds the simulation runs")
+	simSeeds = flag.Int("sim.seeds", 500, "how many seeds the simulation runs")
 )
 
 const (

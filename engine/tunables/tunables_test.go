@@ -137,9 +137,9 @@ func TestDeriveClamps(t *testing.T) {
 		p, hiw, conc int
 		note         string // a part of one note
 	}{
-		{"T12-64 peer_credits above a byte", set("peer_credits", "300", "credits", "1024"), 255, 127, 255, "peer_credits 300 → 255: "},
-		{"T12-64 with the default credits", set("peer_credits", "300"), 255, 127, 255, "peer_credits 300 → 255: "},
-		{"T12-65 peer_credits below 8", set("peer_credits", "4"), 8, 4, 8, "peer_credits 4 → 8: "},
+		{"T12_64 peer_credits above a byte", set("peer_credits", "300", "credits", "1024"), 255, 127, 255, "peer_credits 300 → 255: "},
+		{"T12_64 with the default credits", set("peer_credits", "300"), 255, 127, 255, "peer_credits 300 → 255: "},
+		{"T12_65 peer_credits below 8", set("peer_credits", "4"), 8, 4, 8, "peer_credits 4 → 8: "},
 		{"peer_credits zero is not unset", set("peer_credits", "32", "o2ib/peer_credits", "0"), 8, 4, 8, "peer_credits 0 → 8: "},
 		{"peer_credits of a net", set("peer_credits", "32", "o2ib/peer_credits", "16"), 16, 8, 16, ""},
 		{"another net's value", set("o2ib1/peer_credits", "16"), 8, 4, 8, ""},
@@ -221,17 +221,17 @@ func TestSetup2016(t *testing.T) {
 		fails             string
 	}{
 		{"defaults", func(*tunables.Params2016) {}, 8, 4, 8, 0, ""},
-		{"T12-64", func(p *tunables.Params2016) { p.PeerCredits = 300 }, 255, 127, 255, 0, ""},
-		{"T12-65", func(p *tunables.Params2016) { p.PeerCredits = 4 }, 8, 4, 8, 0, ""},
-		{"T12-66 map_on_demand 1", func(p *tunables.Params2016) { p.MapOnDemand = 1 }, 8, 4, 16, 2, ""},
-		{"T12-66 map_on_demand 300", func(p *tunables.Params2016) { p.MapOnDemand = 300 }, 8, 4, 8, 0, ""},
-		{"T12-66 map_on_demand 32", func(p *tunables.Params2016) { p.MapOnDemand = 32 }, 8, 4, 16, 32, ""},
+		{"T12_64", func(p *tunables.Params2016) { p.PeerCredits = 300 }, 255, 127, 255, 0, ""},
+		{"T12_65", func(p *tunables.Params2016) { p.PeerCredits = 4 }, 8, 4, 8, 0, ""},
+		{"T12_66 map_on_demand 1", func(p *tunables.Params2016) { p.MapOnDemand = 1 }, 8, 4, 16, 2, ""},
+		{"T12_66 map_on_demand 300", func(p *tunables.Params2016) { p.MapOnDemand = 300 }, 8, 4, 8, 0, ""},
+		{"T12_66 map_on_demand 32", func(p *tunables.Params2016) { p.MapOnDemand = 32 }, 8, 4, 16, 32, ""},
 		{"map_on_demand 33", func(p *tunables.Params2016) { p.MapOnDemand = 33 }, 8, 4, 8, 33, ""},
 		{"map_on_demand negative", func(p *tunables.Params2016) { p.MapOnDemand = -1 }, 8, 4, 8, 0, ""},
 		{"concurrent_sends clamped", func(p *tunables.Params2016) { p.ConcurrentSends = 99 }, 8, 4, 16, 0, ""},
-		{"T12-67 ib_mtu 1000", func(p *tunables.Params2016) { p.IBMTU = 1000 }, 0, 0, 0, 0, "ib_mtu 1000"},
-		{"T12-68", func(p *tunables.Params2016) { p.NTX, p.MapOnDemand = 4096, 32 }, 0, 0, 0, 0, "at least 1024"},
-		{"T12-68 without map_on_demand starts", func(p *tunables.Params2016) { p.NTX = 4096 }, 8, 4, 8, 0, ""},
+		{"T12_67 ib_mtu 1000", func(p *tunables.Params2016) { p.IBMTU = 1000 }, 0, 0, 0, 0, "ib_mtu 1000"},
+		{"T12_68", func(p *tunables.Params2016) { p.NTX, p.MapOnDemand = 4096, 32 }, 0, 0, 0, 0, "at least 1024"},
+		{"T12_68 without map_on_demand starts", func(p *tunables.Params2016) { p.NTX = 4096 }, 8, 4, 8, 0, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := base
@@ -269,7 +269,7 @@ func TestValidate(t *testing.T) {
 		{"too large", global, "retry_count", "8", "", "retry_count: 8 is out of range; allowed: 0 … 7 retries"},
 		{"too large for a machine", global, "retry_count", "99999999999999999999999", "", "is out of range"},
 		{"negative", global, "peer_credits", "-1", "", "-1 is out of range"},
-		{"T12-67 ib_mtu", global, "ib_mtu", "1000", "", `"1000" is not one of the allowed values; allowed: 0, 256, 512, 1024, 2048, 4096 bytes`},
+		{"T12_67 ib_mtu", global, "ib_mtu", "1000", "", `"1000" is not one of the allowed values; allowed: 0, 256, 512, 1024, 2048, 4096 bytes`},
 		{"enum", global, "cksum_char", "Signed", "", "allowed: signed, unsigned"},
 		{"flag", global, "cksum", "2", "", "allowed: 0 (off) or 1 (on)"},
 		{"tos", global, "tos", "256", "", "allowed: -1 … 255"},
@@ -323,7 +323,7 @@ func TestValidateTogether(t *testing.T) {
 		v    tunables.Values
 		want []string
 	}{
-		{"T12-68 too few regions", set("ntx", "4096"), []string{"ntx: fmr_pool_size 512 is less than a quarter of ntx 4096"}},
+		{"T12_68 too few regions", set("ntx", "4096"), []string{"ntx: fmr_pool_size 512 is less than a quarter of ntx 4096"}},
 		{"enough", set("ntx", "4096", "fmr_pool_size", "1024"), nil},
 		{"just enough", set("ntx", "2051"), nil},
 		{"a net's ntx", set("o2ib1/ntx", "4096", "o2ib2/peer_credits", "16"), []string{"o2ib1/ntx: fmr_pool_size 512"}},
