@@ -220,8 +220,8 @@ func (s *scheduler) postNext(c *conn) bool {
 	c.count.txMsgs++
 	if t.sinkSize > 0 {
 		t.exposed = true
-		if t.reg != nil {
-			t.reg.bound = t.reg.win != nil
+		if t.reg != nil && t.reg.win != nil { // a region of the cache is others' as well
+			t.reg.bound = true
 		}
 	} else {
 		c.count.writes += uint64(len(t.wrs))

@@ -90,7 +90,7 @@ func TestHalfOpen(t *testing.T) {
 			w.dial(n, nil)
 		}
 		w.settle()
-		w.dial(n, request(0, 1, nil))
+		w.dial(n, nil)
 		if err := n.protocolError(); !strings.Contains(err.Error(), "256 connections") {
 			t.Errorf("the listener says %v", err)
 		}
