@@ -100,6 +100,9 @@ func (d *connd) event(ev *verbs.Event) {
 
 func (d *connd) attemptEvent(a *attempt, ev *verbs.Event) {
 	p := a.peer
+	if a.over || ev.ID != a.id {
+		return // it was polled before the id was closed
+	}
 	switch ev.Type {
 	case verbs.EventAddrResolved:
 		if tos := p.ni.tun.Load().TOS; tos >= 0 {
@@ -235,8 +238,12 @@ func (d *connd) dropAttempt(a *attempt) {
 	}
 }
 
-// attemptFailed ends an attempt that has no connection yet.
+// attemptFailed ends an attempt that has no connection yet. Later calls do nothing.
 func (d *connd) attemptFailed(a *attempt, why *reason) {
+	if a.over {
+		return
+	}
+	a.over = true
 	d.dropAttempt(a)
 	if a.id != nil {
 		a.id.Close()

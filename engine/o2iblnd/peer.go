@@ -45,6 +45,7 @@ type attempt struct {
 	conn    *conn // once there is one
 	started time.Time
 	port    int // privileged source port that is tried, 0: any
+	over    bool
 }
 
 // alive notes a sign of life; schedulers call it for every message.

@@ -234,7 +234,7 @@ func (s *sim) settle() {
 func newSim(t *testing.T, seed uint64, trace func(string)) *sim {
 	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 77)), now: time.Unix(1_700_000_000, 0), faults: seed%4 != 0}
 	s.f = mem.NewFabric(mem.Options{Stepped: true, Rand: rand.New(rand.NewPCG(seed, 78)), PadPrivate: seed%2 == 0, NoWindows: seed%3 == 0, Trace: trace})
-	for i := range 2 + s.rng.IntN(3) {
+	for i := range 2 + s.rng.IntN(7) {
 		n := &simNode{s: s, addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), out: make(map[*Message]bool), arena: arena.New(1 << 30)}
 		n.nid = wire.MakeNID(wire.NetO2IB, 0x0a000001+uint32(i))
 		v := tunables.Values{}
@@ -461,6 +461,12 @@ func (s *sim) calm() {
 					s.t.Errorf("%v: a %v (%v) of %d bytes to %v does not end", n.nid, m.Hdr.Type, m.Owner, m.Len, m.Peer)
 				}
 				s.t.Logf("%v: %+v", n.nid, n.lnd.Snapshot().Conns)
+				if d := n.lnd.connd; n.away {
+					s.t.Logf("%v: its NI does not come back: %d NIs go, %d HCAs go, %d conns, waiting %d and %d", n.nid, len(d.dying), len(d.closing), len(d.conns), len(d.reconn), len(d.reconnWait))
+					for _, x := range d.dying {
+						s.t.Logf("NI with %d peers", x.ni.peers)
+					}
+				}
 			}
 			s.t.FailNow()
 		}
