@@ -237,7 +237,7 @@ func TestShippedFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Provider != "iwarp" || len(c.NIs) != 1 || len(c.Tunables) != 2 || !c.TLS() {
+	if c.Provider != "rdmacore" || len(c.CPTs) != 2 || len(c.NIs) != 1 || len(c.Tunables) != 2 || !c.TLS() {
 		t.Errorf("what it proposes is read as %+v", c)
 	}
 }
