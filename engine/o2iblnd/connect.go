@@ -100,7 +100,7 @@ func (d *connd) event(ev *verbs.Event) {
 
 func (d *connd) attemptEvent(a *attempt, ev *verbs.Event) {
 	p := a.peer
-	if a.over || ev.ID != a.id {
+	if a.over {
 		return // it was polled before the id was closed
 	}
 	switch ev.Type {
