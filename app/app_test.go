@@ -97,7 +97,7 @@ func (e *fakeEngine) Query(_ context.Context, ni, nid wire.NID) (time.Time, erro
 func (e *fakeEngine) DelPeer(_ context.Context, ni, nid wire.NID) error {
 	e.asked = append(e.asked, fmt.Sprintf("delete %v %v", ni, nid))
 	if nid.IPv4().String() == "10.0.0.99" {
-		return o2iblnd.ErrNotFound
+		return fmt.Errorf("no peer %v: %w", nid, o2iblnd.ErrNotFound)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"o2ibd/engine/o2iblnd"
@@ -78,7 +79,8 @@ func (a *App) control(ctx context.Context, who Actor, action string, q PeerReque
 		ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 		defer cancel()
 		if err = do(ctx, e, ni, nid); errors.Is(err, o2iblnd.ErrNotFound) {
-			err = fmt.Errorf("%w: %w", ErrNotFound, err)
+			// Both would say so.
+			err = fmt.Errorf("%w: %s", ErrNotFound, strings.TrimSuffix(err.Error(), ": "+o2iblnd.ErrNotFound.Error()))
 		}
 	}
 	return a.audited(ctx, who, action, q.NID, err)

@@ -3,6 +3,7 @@ package app_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"o2ibd/app"
@@ -32,6 +33,9 @@ func TestControl(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
+	if err := r.DeletePeer(ctx, operator, app.PeerRequest{NID: "10.0.0.99@o2ib"}); err == nil || strings.Count(err.Error(), "not found") != 1 {
+		t.Errorf("it is not found: %v", err)
+	}
 	if ans, err := r.QueryPeer(ctx, operator, app.PeerRequest{NID: "10.0.0.2@o2ib", NI: "10.0.0.1@o2ib"}); err != nil || *ans.LastAliveAt != 1000 || ans.Connecting {
 		t.Errorf("query: %+v, %v", ans, err)
 	}
@@ -41,7 +45,7 @@ func TestControl(t *testing.T) {
 	if err := r.DeletePeer(ctx, operator, app.PeerRequest{NID: "10.0.0.2@o2ib"}); err != nil {
 		t.Error(err)
 	}
-	want := []string{"delete 0@<0:0> 10.0.0.99@o2ib", "query 10.0.0.1@o2ib 10.0.0.2@o2ib", "close 0@<0:0> <?>", "delete 0@<0:0> 10.0.0.2@o2ib"}
+	want := []string{"delete 0@<0:0> 10.0.0.99@o2ib", "delete 0@<0:0> 10.0.0.99@o2ib", "query 10.0.0.1@o2ib 10.0.0.2@o2ib", "close 0@<0:0> <?>", "delete 0@<0:0> 10.0.0.2@o2ib"}
 	if got := r.engine.asked; !slices.Equal(got, want) {
 		t.Errorf("the engine was asked\n%q, wanted\n%q", got, want)
 	}
