@@ -176,8 +176,15 @@ func (r *reader) notice(format string, args ...any) {
 }
 
 func (r *reader) errorf(line int, format string, args ...any) error {
-	return fmt.Errorf("%s:%d: %s", r.file, line, fmt.Sprintf(format, args...))
+	text := fmt.Sprintf(format, args...)
+	if len(text) > longest {
+		text = strings.ToValidUTF8(text[:longest], "") + "…" // what it quotes may be as long as the file
+	}
+	return fmt.Errorf("%s:%d: %s", r.file, line, text)
 }
+
+// longest is how many bytes of an error are shown.
+const longest = 500
 
 func line(n ast.Node) int {
 	if t := n.GetToken(); t != nil && t.Position != nil {
