@@ -7,6 +7,7 @@ package main
 import (
 	"flag"
 	"log"
+	"os"
 	"time"
 )
 
@@ -21,6 +22,10 @@ func main() {
 	far := flag.String("far", "", "for the second process: be the peers (o2ib or plain) of the node at -hub")
 	hub := flag.String("hub", "", "address and port of the node, for -far")
 	flag.Parse()
+	if dir := os.Getenv(servesPage); dir != "" {
+		servePage(dir)
+		return
+	}
 	if *far != "" {
 		farEnd(*far, *hub, *tcpPeers)
 		return

@@ -39,10 +39,6 @@ const (
 // viewers measures what people who look cost: the page of an appliance with 10,000 peers, in a process of
 // its own, first with nobody and then with 100 viewers of 100 rows at 2 Hz, a tenth of which change.
 func viewers(d time.Duration) {
-	if dir := os.Getenv(servesPage); dir != "" {
-		servePage(dir)
-		os.Exit(0)
-	}
 	dir, err := os.MkdirTemp("", "o2ibd-bench-")
 	orStop(err)
 	defer os.RemoveAll(dir)
