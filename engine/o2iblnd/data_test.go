@@ -369,13 +369,7 @@ func TestT12_48SinkOfPut(t *testing.T) {
 			t.Fatalf("PUT_ACK %+v %+v", ack.Header, ack.RD)
 		}
 		r.credits(8, 0, 8) // the PUT_REQ's credit is kept until the data came
-		off := tpSlots + 512<<10
-		copy(c.at(off, 6000), pattern(6000, 7))
-		wr := verbs.SendWR{ID: 7, Op: verbs.OpWrite, NSGE: 1, RemoteAddr: ack.RD.Frags[0].Addr, RKey: ack.RD.Key}
-		wr.SGE[0] = verbs.SGE{Addr: c.addr(off), Length: 6000, LKey: c.p.mr.LKey()}
-		batch := []verbs.Posting{{QP: c.qp, Sends: []verbs.SendWR{wr}}}
-		c.p.dev.Post(batch)
-		r.must(batch[0].Err)
+		c.write(&ack.RD, 6000, 7)
 		done := c.msg(wire.MsgPutDone, 0)
 		done.Cookie, done.Status = ack.DstCookie, 6000
 		c.sendMsg(done)
@@ -753,12 +747,7 @@ func TestFragmentedMemory(t *testing.T) {
 			if len(get.RD.Frags) > 2 || get.RD.Size() != 49000 {
 				t.Fatalf("GET_REQ describes %d fragments of %d bytes", len(get.RD.Frags), get.RD.Size())
 			}
-			off := tpSlots + 512<<10
-			copy(c.at(off, 49000), pattern(49000, 9))
-			wr := verbs.SendWR{ID: 7, Op: verbs.OpWrite, NSGE: 1, RemoteAddr: get.RD.Frags[0].Addr, RKey: get.RD.Key}
-			wr.SGE[0] = verbs.SGE{Addr: c.addr(off), Length: 49000, LKey: c.p.mr.LKey()}
-			batch := []verbs.Posting{{QP: c.qp, Sends: []verbs.SendWR{wr}}}
-			c.p.dev.Post(batch)
+			c.write(&get.RD, 49000, 9)
 			done := c.msg(wire.MsgGetDone, 0)
 			done.Cookie, done.Status = get.Cookie, 49000
 			c.sendMsg(done)

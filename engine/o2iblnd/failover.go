@@ -177,7 +177,7 @@ func (d *connd) loseHCA(h *hcaDev, why string) {
 // pollAsync takes in what the HCAs report beside connections (spec o2iblnd 2.3).
 func (d *connd) pollAsync() {
 	var evs [16]verbs.AsyncEvent
-	for _, v := range append([]*device(nil), d.devices...) {
+	for _, v := range d.devices {
 		h := v.hdev.Load()
 		if h == nil {
 			continue

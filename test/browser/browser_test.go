@@ -187,16 +187,21 @@ func eval(script string) step {
 // until waits until an expression is true, over whatever pages come meanwhile.
 func until(expr string, within time.Duration) step {
 	return func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
-		deadline := time.Now().Add(within)
+		late := time.After(within)
+		look := time.NewTicker(30 * time.Millisecond)
+		defer look.Stop()
 		for {
 			yes, err := chromedp.Evaluate[bool]("!!("+expr+")")(ctx, t)
 			if yes {
 				return chromedp.Void{}, nil
 			}
-			if time.Now().After(deadline) || ctx.Err() != nil {
-				return chromedp.Void{}, fmt.Errorf("not within %v: %s (%w)", within, expr, errors.Join(err, ctx.Err()))
+			select {
+			case <-look.C:
+				continue
+			case <-late:
+			case <-ctx.Done():
 			}
-			time.Sleep(30 * time.Millisecond)
+			return chromedp.Void{}, fmt.Errorf("not within %v: %s (%w)", within, expr, errors.Join(err, ctx.Err()))
 		}
 	}
 }

@@ -101,7 +101,9 @@ func narrow(t *testing.T, addr string, rate int) string {
 			go func() {
 				defer c.Close()
 				const slice = 20
-				for b := make([]byte, max(1, rate/slice)); ; time.Sleep(time.Second / slice) {
+				pace := time.NewTicker(time.Second / slice)
+				defer pace.Stop()
+				for b := make([]byte, max(1, rate/slice)); ; <-pace.C {
 					n, err := far.Read(b)
 					if n > 0 {
 						if _, err := c.Write(b[:n]); err != nil {

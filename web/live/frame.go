@@ -20,9 +20,6 @@ type Frame struct {
 // NewFrame is a frame of s, which must not change any more.
 func NewFrame(s *engine.Snapshot) *Frame { return &Frame{snap: s, views: make(map[string]*view)} }
 
-// Snapshot is what the frame shows.
-func (f *Frame) Snapshot() *engine.Snapshot { return f.snap }
-
 // Frames keeps the frame of the latest snapshot for all who ask.
 type Frames struct {
 	mu   sync.Mutex
