@@ -84,6 +84,10 @@ func (d *connd) accept(p *peer, id verbs.ID, m *wire.Msg) {
 		d.letGo(p)
 		return
 	}
+	if err := d.postRing(c); err != nil {
+		d.connFailed(c, because(eNOMEM, "could not take the connection of %v: %v", p.nid, err))
+		return
+	}
 	c.est = &establishment{version: m.Version, incarnation: m.SrcStamp, depth: int(c.offered.QueueDepth), maxFrags: int(c.offered.MaxFrags)}
 	var priv [wire.ConnMsgSize]byte
 	d.encodeConn(priv[:], wire.MsgConnAck, c, m.SrcStamp, c.offered)

@@ -12,8 +12,8 @@ import (
 	"o2ibd/engine/wire"
 )
 
-// createConn builds a connection on id, with every receive posted, and attaches it to its scheduler
-// (spec o2iblnd 2.10). On an error nothing of it is left and id is the caller's.
+// createConn builds a connection on id and attaches it to its scheduler (spec o2iblnd 2.10); postRing comes
+// next. On an error nothing of it is left and id is the caller's.
 func (d *connd) createConn(p *peer, id verbs.ID, active bool, version wire.Version, depth, frags int) (*conn, error) {
 	n := p.ni
 	h := n.dev.hdev.Load()
@@ -77,7 +77,7 @@ func (d *connd) createQP(c *conn, id verbs.ID, s *scheduler, version wire.Versio
 	}
 }
 
-// fillRing gives c its receive buffers and posts them.
+// fillRing gives c its n receive buffers.
 func (d *connd) fillRing(c *conn, n int) error {
 	c.rxs = make([]rx, 0, n)
 	for left := n; left > 0; {
@@ -101,14 +101,24 @@ func (d *connd) fillRing(c *conn, n int) error {
 		}
 		left -= k
 	}
-	wrs := make([]verbs.RecvWR, n)
-	for i := range c.rxs {
+	c.nrx = n
+	return nil
+}
+
+// postRing posts every receive of c, once c is attached: an HCA that is lost at this moment gives them back
+// at once, and the scheduler must know whose they are. On an error c is the caller's to fail.
+func (d *connd) postRing(c *conn) error {
+	wrs := make([]verbs.RecvWR, len(c.rxs))
+	for i := range wrs {
 		wrs[i] = recvWR(c, uint16(i))
 	}
 	batch := []verbs.Posting{{QP: c.qp, Recvs: wrs}}
 	c.hdev.hca.Post(batch)
-	c.nrx = n
-	return batch[0].Err
+	if err := batch[0].Err; err != nil {
+		c.sched.submit(op{kind: opUnposted, c: c, n: len(wrs) - batch[0].NRecvs})
+		return fmt.Errorf("post receives on %s: %w", c.hdev.info.Name, err)
+	}
+	return nil
 }
 
 func recvWR(c *conn, num uint16) verbs.RecvWR {

@@ -186,10 +186,14 @@ func (d *connd) Step(now time.Time) (more bool, deadline time.Time) {
 			deadline = w.at
 		}
 	}
+	return n == len(d.evs) || len(d.reconn) > 0 || d.waits(), deadline
+}
+
+// waits says whether something is in the inbox.
+func (d *connd) waits() bool {
 	d.inMu.Lock()
-	more = n == len(d.evs) || len(d.reconn) > 0 || len(d.inbox) > 0
-	d.inMu.Unlock()
-	return more, deadline
+	defer d.inMu.Unlock()
+	return len(d.inbox) > 0
 }
 
 func (d *connd) do(o *cop) {

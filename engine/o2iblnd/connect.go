@@ -159,6 +159,10 @@ func (d *connd) connReq(a *attempt) {
 	}
 	a.conn = c
 	c.attempt = a
+	if err := d.postRing(c); err != nil {
+		d.connFailed(c, because(eNOMEM, "could not connect to %v: %v", p.nid, err))
+		return
+	}
 	var priv [wire.ConnMsgSize]byte
 	d.encodeConn(priv[:], wire.MsgConnReq, c, p.incarnation, c.offered)
 	if err := a.id.Connect(d.connParam(priv[:])); err != nil {

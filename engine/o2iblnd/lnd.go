@@ -160,7 +160,20 @@ func (l *LND) Stop(ctx context.Context) error {
 		s.waiter.Wake()
 	}
 	l.threads.Wait()
+	l.settle()
 	return errors.Join(l.connd.cm.Close(), l.connd.waiter.Close(), l.closeWaiters(), l.slots.Close())
+}
+
+// settle ends what LNet sent from the callbacks of the last turns: no goroutine is left to do it.
+func (l *LND) settle() {
+	for more := true; more; {
+		more = l.connd.waits()
+		l.connd.Step(time.Now())
+		for _, s := range l.scheds {
+			more = more || s.waits()
+			s.Step(time.Now())
+		}
+	}
 }
 
 // Send implements Sender for any goroutine.

@@ -75,12 +75,14 @@ type op struct {
 	rx   *rx
 	est  *establishment
 	dq   deviceCQ
+	n    int
 }
 
 type opKind uint8
 
 const (
-	opAttach    opKind = iota // c gets its slot; its receives are posted
+	opAttach    opKind = iota // c gets its slot, before its receives are posted
+	opUnposted                // n receives of c could not be posted
 	opEstablish               // c is connected
 	opSend                    // send m on c
 	opReceive                 // LNet takes a message that it had set aside
@@ -174,13 +176,18 @@ func (s *scheduler) Step(now time.Time) (more bool, deadline time.Time) {
 	} else {
 		more = true
 	}
-	s.mu.Lock()
-	more = more || len(s.inbox) > 0
-	s.mu.Unlock()
+	more = more || s.waits()
 	if !more || now.Sub(s.published) >= publishEvery {
 		s.publish()
 	}
 	return more, s.nextScan
+}
+
+// waits says whether something is in the inbox.
+func (s *scheduler) waits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.inbox) > 0
 }
 
 func (s *scheduler) drain() {
@@ -203,6 +210,8 @@ func (s *scheduler) do(o *op) {
 		s.conns[o.c.slot] = o.c
 		s.nconns++
 		s.npub.Store(int32(s.nconns))
+	case opUnposted:
+		o.c.nrx -= o.n
 	case opEstablish:
 		s.establish(o.c, o.est, o.why)
 	case opSend:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -69,10 +70,11 @@ func newTwins(t *testing.T, set map[string]string, wrap ...func(verbs.Provider) 
 }
 
 func (w *twins) stop() {
-	for _, x := range w.nodes {
+	left := slices.DeleteFunc(w.nodes[:], func(x *twin) bool { return x == nil })
+	for _, x := range left {
 		w.call(func(ctx context.Context) error { return x.lnd.DelNI(ctx, x.nid) })
 	}
-	for _, x := range w.nodes {
+	for _, x := range left {
 		if err := errors.Join(x.lnd.slots.Close(), x.arena.Close()); err != nil {
 			w.t.Error(err)
 		}
@@ -133,7 +135,13 @@ func (w *twins) until(what string, ok func() bool) {
 // put sends a PUT of n bytes from the first node to the second.
 func (w *twins) put(n int) *Message {
 	w.t.Helper()
-	a, b := w.nodes[0], w.nodes[1]
+	return w.putFrom(0, n)
+}
+
+// putFrom sends one from that node to the other.
+func (w *twins) putFrom(i, n int) *Message {
+	w.t.Helper()
+	a, b := w.nodes[i], w.nodes[1-i]
 	m := &Message{Peer: b.nid, Len: n, Hdr: wire.LNetHeader{DestNID: b.nid, SrcNID: a.nid, Type: wire.LNetPUT, Handle: wire.NoHandle, PayloadLength: uint32(n)}}
 	m.Segs = append(m.Segs, a.buffer(n))
 	a.lnd.Send(m)

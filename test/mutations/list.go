@@ -98,6 +98,8 @@ var list = []mutation{
 	{name: "peer of another NI found", file: lnd + "peer.go", old: "p.nid == nid && p.ni == ni", new: "p.nid == nid", run: "TestPeerTable"},
 	{name: "completion of another generation believed", file: lnd + "sched.go", old: "t.gen.Load() == gen && t.conn != nil && t.conn.sched == s {", new: "t.conn != nil && t.conn.sched == s {", run: "ForeignCompletions"},
 	{name: "receive of another generation believed", file: lnd + "sched.go", old: "c != nil && c.gen == gen", new: "c != nil", run: "ForeignCompletions"},
+	{name: "receives that were not posted are waited for", file: lnd + "sched.go", old: "o.c.nrx -= o.n", new: "_ = o.n", run: "TestReceives"},
+	{name: "what was sent last has no end", file: lnd + "lnd.go", old: "\tl.settle()\n", new: "", run: "TestStopEnds"},
 	{name: "port 1 never tried", file: lnd + "connect.go", old: "return a.port > 0\n", new: "return a.port > 1\n", run: "NextPrivilegedPort"},
 	{name: "missing privilege ends the attempt", file: lnd + "connect.go", old: "a.port = 0\n\t\tif !d.portRefused", new: "a.port = -1\n\t\tif !d.portRefused", run: "NextPrivilegedPort"},
 	{name: "data left in the stand-in", file: lnd + "send.go", old: "scatter(m.Segs, t.bounce.Bytes()[:n])", new: "_ = n", run: "Scattered"},

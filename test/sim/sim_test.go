@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +54,8 @@ type world struct {
 	mem   *mem.Fabric
 	pipes *iwarp.Pipes
 	nodes []*node
+
+	stopping atomic.Bool
 
 	mu   sync.Mutex
 	open map[int]*operation
@@ -159,7 +162,11 @@ func (w *world) start(n *node) {
 	}
 	everybody := lnet.ME{Portal: portal, NID: wire.AnyNID, PID: lnet.AnyPID}
 	if _, err := n.e.LNet().Attach(everybody, lnet.MD{Segs: []arena.Buffer{n.served}, Threshold: lnet.Unlimited,
-		Options: lnet.OptGet | lnet.OptManageRemote | lnet.OptTruncate}); err != nil {
+		Options: lnet.OptGet | lnet.OptManageRemote | lnet.OptTruncate, Handler: func(ev lnet.Event) {
+			if ev.Unlinked {
+				n.e.Free(n.served)
+			}
+		}}); err != nil {
 		w.t.Fatal(err)
 	}
 	everybody.MatchBits = putBit
@@ -169,6 +176,9 @@ func (w *world) start(n *node) {
 				w.mu.Lock()
 				w.seen[ev.HdrData] = true
 				w.mu.Unlock()
+			}
+			if ev.Unlinked {
+				n.e.Free(n.sink)
 			}
 		}}); err != nil {
 		w.t.Fatal(err)
@@ -207,7 +217,8 @@ func (w *world) begin(id int, from, to *node) {
 func (w *world) event(o *operation, to *node, ev lnet.Event) {
 	if ev.Type == lnet.EventSend && ev.Status != 0 && !ev.Unlinked {
 		// Nothing will answer it.
-		if err := o.from.e.LNet().Unlink(ev.MD); err != nil {
+		// A node that is stopping unlinks it as well.
+		if err := o.from.e.LNet().Unlink(ev.MD); err != nil && !w.stopping.Load() {
 			w.t.Errorf("operation %d: unlink: %v", o.id, err)
 		}
 	}
@@ -284,21 +295,36 @@ func (w *world) fault() {
 	}
 }
 
+// traffic begins n operations, and in between does what goes wrong.
+func (w *world) traffic(n int) {
+	for id := range n {
+		a, b := w.pick(), w.pick()
+		w.begin(id, a, b)
+		switch w.rng.IntN(12) {
+		case 0:
+			w.fault()
+		case 1, 2:
+			time.Sleep(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
+		}
+	}
+}
+
+// cutShort is one seed of a fabric that is stopped in the middle of it all, with devices away.
+func cutShort(t *testing.T, seed uint64) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, seed)
+		w.traffic(1 + w.rng.IntN(ops))
+		w.stop()
+		w.ended("stopped")
+	})
+}
+
 // run is one seed.
 func run(t *testing.T, seed uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, seed)
 		defer w.stop()
-		for id := range ops {
-			a, b := w.pick(), w.pick()
-			w.begin(id, a, b)
-			switch w.rng.IntN(12) {
-			case 0:
-				w.fault()
-			case 1, 2:
-				time.Sleep(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
-			}
-		}
+		w.traffic(ops)
 		for _, n := range w.nodes {
 			if n.lost {
 				w.mem.ReturnDevice(n.addr)
@@ -355,32 +381,41 @@ func (w *world) ended(when string) {
 	}
 }
 
+// stop ends all nodes, in whatever state they are.
 func (w *world) stop() {
-	for _, n := range w.nodes {
-		n.e.Free(n.served)
-		n.e.Free(n.sink)
-	}
+	w.stopping.Store(true)
 	var all sync.WaitGroup
 	for _, n := range w.nodes {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			if err := n.e.Stop(ctx); err != nil {
-				w.t.Errorf("%v: %v", n.nid, err)
+				w.t.Errorf("%v: %v\n%s", n.nid, err, left(n.e))
 			}
 		})
 	}
 	all.Wait()
 }
 
-func TestEngines(t *testing.T) {
+// left is what a node that does not stop still has.
+func left(e *engine.Engine) string {
+	s := e.Snapshot()
+	return fmt.Sprintf("conns %+v\npeers %+v\nnets %+v", s.Conns, s.Peers, s.Nets)
+}
+
+// each runs one after the other with every seed that is asked for.
+func each(t *testing.T, one func(*testing.T, uint64)) {
 	first, n := uint64(1), uint64(*seeds)
 	if *oneSeed != 0 {
 		first, n = *oneSeed, 1
 	}
 	for seed := first; seed < first+n; seed++ {
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { run(t, seed) }) {
-			t.Fatalf("run it again with: go test ./test/sim -sim.seed %d", seed)
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { one(t, seed) }) {
+			t.Fatalf("run it again with: go test ./test/sim -run %s -sim.seed %d", t.Name(), seed)
 		}
 	}
 }
+
+func TestEngines(t *testing.T) { each(t, run) }
+
+func TestStopInTheMiddle(t *testing.T) { each(t, cutShort) }
