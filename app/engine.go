@@ -96,7 +96,7 @@ func (a *App) up(ctx context.Context) bool {
 }
 
 func (a *App) tryEngine(values tunables.Values) (Engine, error) {
-	nis, err := a.addresses()
+	nis, err := a.addresses(values)
 	if err != nil {
 		return nil, err
 	}
@@ -110,18 +110,30 @@ func (a *App) tryEngine(values tunables.Values) (Engine, error) {
 	return e, nil
 }
 
-// addresses finds the address of each NI's interface.
-func (a *App) addresses() ([]NISpec, error) {
+// addresses finds the address of each NI's interface. A network that names no interface is on ipif_name's
+// (spec o2iblnd 7.2).
+func (a *App) addresses(values tunables.Values) ([]NISpec, error) {
 	if a.fabric != nil {
 		return []NISpec{demoNI(0)}, nil
 	}
 	var list []NISpec
 	for _, ni := range a.cfg.NIs {
-		addr, err := interfaceAddr(ni.Interface)
-		if err != nil {
+		name := ni.Interface
+		if name == "" {
+			g, _, _ := tunables.Derive(values, ni.Net)
+			name = g.IPIFName
+		}
+		if slices.ContainsFunc(list, func(o NISpec) bool { return o.Net == ni.Net && o.Interface == name }) {
+			return nil, fmt.Errorf("network %s is on interface %s twice: one of its NIs names no interface, and the tunable ipif_name says %s", ni.Net, name, name)
+		}
+		addr, err := interfaceAddr(name)
+		switch {
+		case err != nil && ni.Interface == "":
+			return nil, fmt.Errorf("network %s names no interface, so the tunable ipif_name counts: %w", ni.Net, err)
+		case err != nil:
 			return nil, fmt.Errorf("network %s: %w", ni.Net, err)
 		}
-		list = append(list, NISpec{ni.Net, ni.Interface, addr})
+		list = append(list, NISpec{ni.Net, name, addr})
 	}
 	return list, nil
 }

@@ -204,6 +204,39 @@ func TestInterfaceAddr(t *testing.T) {
 	}
 }
 
+// TestUnnamedInterface: an NI without an interface is on the one that ipif_name says.
+func TestUnnamedInterface(t *testing.T) {
+	ipif := func(name string) tunables.Values {
+		return tunables.Values{{Scope: tunables.GlobalScope, Name: "ipif_name"}: name}
+	}
+	unnamed, named := config.NI{Net: "o2ib"}, config.NI{Net: "o2ib", Interface: "lo"}
+	for _, row := range []struct {
+		name   string
+		nis    []config.NI
+		values tunables.Values
+		want   string
+	}{
+		{"in force", []config.NI{unnamed}, ipif("lo"), "lo"},
+		{"named wins", []config.NI{named}, ipif("ib99"), "lo"},
+		{"not there", []config.NI{unnamed}, ipif("ib99"), "network o2ib names no interface, so the tunable ipif_name counts: interface ib99 is not there"},
+		{"default", []config.NI{unnamed}, nil, "network o2ib names no interface, so the tunable ipif_name counts: interface ib0 is not there"},
+		{"twice", []config.NI{named, unnamed}, ipif("lo"), "network o2ib is on interface lo twice: one of its NIs names no interface, and the tunable ipif_name says lo"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			a := &App{cfg: config.Config{NIs: row.nis}}
+			list, err := a.addresses(row.values)
+			switch {
+			case err != nil:
+				if err.Error() != row.want {
+					t.Fatalf("error %q, wanted %q", err, row.want)
+				}
+			case len(list) != 1 || list[0].Interface != row.want || list[0].Addr.String() != "127.0.0.1":
+				t.Fatalf("NIs %v, wanted %s", list, row.want)
+			}
+		})
+	}
+}
+
 // A client that never ends its request gets no answer from net/http, only a closed connection.
 func TestGuardSeesSlowRequests(t *testing.T) {
 	got := make(chan string, 1)

@@ -44,7 +44,7 @@ type Config struct {
 // NI is one interface that the file puts on an o2ib network.
 type NI struct {
 	Net       string // o2ib, o2ib7
-	Interface string
+	Interface string // empty: the one that the tunable ipif_name says
 }
 
 // TLS says whether the page has a certificate, given or self-made.

@@ -123,10 +123,10 @@ cpts: ["0-1", "2,3"]
 			scoped("global", "peer_credits"): "16", scoped("o2ib1", "peer_credits"): "32",
 			scoped("o2ib", "credits"): "128", scoped("o2ib", "ntx"): "1024",
 		},
-		NIs: []config.NI{{"o2ib", "ib0"}, {"o2ib", "ib1"}},
+		NIs: []config.NI{{"o2ib", "ib0"}, {"o2ib", "ib1"}, {"o2ib", ""}},
 		Notices: []string{
 			"o2ibd.yaml:14: network tcp is skipped: this appliance speaks o2ib",
-			"o2ibd.yaml:23: an NI of o2ib without interfaces is skipped",
+			"o2ibd.yaml:23: an NI of o2ib names no interface: the tunable ipif_name says on which it is",
 			"o2ibd.yaml: not used here and ignored: status",
 		},
 	}
@@ -167,6 +167,7 @@ func TestBadInput(t *testing.T) {
 		{"two certificates", "tls: {cert: a.pem, key: b.pem, self_made: true}", `f:1: tls has a certificate of yours and self_made`},
 		{"key of tls", "tls: {cret: a.pem}", `f:1: unknown key "cret" in tls; the nearest known key is "cert"`},
 		{"host", "allowed_hosts: [\"http://x\"]", `f:1: allowed host "http://x": a host name as browsers send it is wanted`},
+		{"two without interface", "net:\n - net type: o2ib\n   local NI(s):\n    - {}\n    - {}", `f:5: a second NI of o2ib without an interface: name it`},
 		{"tunable name", "tunables:\n  peer_credit: 8", `f:2: peer_credit: no such tunable, did you mean peer_credits?`},
 		{"tunable value", "tunables:\n  retry_count: 9", `f:2: retry_count: 9 is out of range; allowed: 0 … 7 retries`},
 		{"tunable scope", "tunables:\n  tcp1/ntx: 9", `f:2: `},

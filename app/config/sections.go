@@ -245,11 +245,14 @@ func (r *reader) ni(netName string, n ast.Node, inherited blocks) error {
 		return err
 	}
 	if ni.Interface == "" {
-		r.notice("%s:%d: an NI of %s without interfaces is skipped", r.file, line(n), netName)
-		return nil
+		r.notice("%s:%d: an NI of %s names no interface: the tunable ipif_name says on which it is", r.file, line(n), netName)
 	}
 	for _, old := range r.cfg.NIs {
-		if old.Net == ni.Net && old.Interface == ni.Interface {
+		switch {
+		case old != ni:
+		case ni.Interface == "":
+			return r.errorf(line(n), "a second NI of %s without an interface: name it", ni.Net)
+		default:
 			return r.errorf(line(n), "%s is on %s already", ni.Interface, ni.Net)
 		}
 	}

@@ -210,7 +210,12 @@ func exportLnetctl(v tunables.Values, nis []NIFacts) string {
 		if i == 0 {
 			b.WriteString("net:\n")
 		}
-		fmt.Fprintf(&b, "    - net type: %s\n      local NI(s):\n        - interfaces:\n              0: %s\n", ni.Net, ni.Interface)
+		name := ni.Interface
+		if name == "" {
+			g, _, _ := tunables.Derive(v, ni.Net)
+			name = g.IPIFName
+		}
+		fmt.Fprintf(&b, "    - net type: %s\n      local NI(s):\n        - interfaces:\n              0: %s\n", ni.Net, name)
 		block("          tunables:\n", ni.Net, lnetctlNet)
 		block("          lnd tunables:\n", ni.Net, lnetctlLND)
 	}

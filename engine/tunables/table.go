@@ -132,7 +132,7 @@ var All = []Tunable{
 		Name: "peer_timeout", Kind: Int, Unit: "s", Min: 0, Max: 86400, Default: "180",
 		Group: GroupTimeouts, PerNet: true, Effect: NIRestart,
 		Derived: "0: off",
-		Help:    "Time without a sign of life after which LNet takes a peer for dead. 0 switches the check off.",
+		Help:    "Time without a sign of life after which an LNet router takes a peer for dead. As on every end node it decides nothing here: it is kept, shown and exported. 0: off.",
 	},
 	{
 		Name: "retry_count", Aliases: []string{"kib_retry_count"},
