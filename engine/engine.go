@@ -303,7 +303,7 @@ func (e *Engine) CloseConns(ctx context.Context, ni, nid wire.NID) (int, error) 
 }
 
 func (e *Engine) lndEvent(v o2iblnd.Event) {
-	out := Event{At: v.At.UnixMilli(), Kind: v.Kind, Severity: severity(v.Severity), Text: v.Text}
+	out := Event{At: v.At.UnixMilli(), Kind: v.Kind, Severity: severity(v.Severity), Text: v.Text, Data: v.Data}
 	if v.NI != 0 {
 		out.NI = v.NI.String()
 	}

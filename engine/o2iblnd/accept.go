@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 
 	"o2ibd/engine/o2iblnd/negotiate"
 	"o2ibd/engine/tunables"
@@ -116,12 +117,33 @@ func (d *connd) refuse(n *ni, id verbs.ID, r *negotiate.Refusal) {
 	case wire.RejectConnRace, wire.RejectStale, wire.RejectEarly:
 		sev = slog.LevelInfo
 	}
-	e := Event{Kind: "reject_sent", Severity: sev, Text: fmt.Sprintf("refused a connection from %v (%v): %s", from, r.Reject.Why, r.Text)}
-	if n != nil {
+	e := Event{Kind: "reject_sent", Severity: sev, Text: fmt.Sprintf("refused a connection from %v (%v): %s", from, r.Reject.Why, r.Text), Data: reasonData(r.Reject.Why)}
+	if n != nil { // the request was understood that far
 		e.NI = n.nid
 		e.Peer = d.in.SrcNID
+		if d.in.Type == wire.MsgConnReq {
+			paramsData(e.Data, "theirs", d.in.Version, d.in.Params)
+		}
+		paramsData(e.Data, "ours", r.Reject.Version, r.Reject.Params)
 	}
 	d.lnd.event(e)
+}
+
+// reasonData begins an event's numbers with the reason of a reject, 0 for one that is not the protocol's.
+func reasonData(why wire.RejectReason) map[string]string {
+	data := make(map[string]string)
+	if why != 0 {
+		data["reason"], data["reason_code"] = why.String(), strconv.Itoa(int(why))
+	}
+	return data
+}
+
+// paramsData adds what one side asks for or accepts.
+func paramsData(data map[string]string, whose string, v wire.Version, p wire.ConnParams) {
+	data[whose+"_version"] = fmt.Sprintf("%#x", uint16(v))
+	data[whose+"_queue_depth"] = strconv.Itoa(int(p.QueueDepth))
+	data[whose+"_max_frags"] = strconv.Itoa(int(p.MaxFrags))
+	data[whose+"_max_msg_size"] = strconv.Itoa(int(p.MaxMsgSize))
 }
 
 // rejected adapts to a reject of our attempt, or gives up (spec o2iblnd 2.8).
@@ -159,7 +181,12 @@ func (d *connd) rejected(c *conn, ev *verbs.Event) {
 			p.queueDepth, p.maxFrags = r.QueueDepth, r.MaxFrags
 		}
 	}
-	d.lnd.event(Event{Kind: "reject_received", Severity: sev, NI: p.ni.nid, Peer: p.nid, Conn: c.id, Text: fmt.Sprintf("%v %s: %s", p.nid, what, r.Text)})
+	data := reasonData(r.Why)
+	paramsData(data, "ours", c.version, c.offered)
+	if rej, err := wire.ParseReject(ev.Private); kind == negotiate.KindConsumer && err == nil && rej.Full {
+		paramsData(data, "theirs", rej.Version, rej.Params)
+	}
+	d.lnd.event(Event{Kind: "reject_received", Severity: sev, NI: p.ni.nid, Peer: p.nid, Conn: c.id, Text: fmt.Sprintf("%v %s: %s", p.nid, what, r.Text), Data: data})
 	errno := eCONNREFUSED
 	if kind == negotiate.KindNoListener {
 		errno = eHOSTUNREACH

@@ -37,6 +37,7 @@ func (d *connd) createConn(p *peer, id verbs.ID, active bool, version wire.Versi
 	if active {
 		c.setup = connActiveConnect
 	}
+	c.recent.ring = make([]Head, keepHeads)
 	c.state = c.setup
 	if c.qp, depth, err = d.createQP(c, id, s, version, depth, frags); err == nil {
 		err = d.fillRing(c, credits.RxMsgs(version, depth))

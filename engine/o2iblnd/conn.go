@@ -85,6 +85,7 @@ type conn struct {
 	toRecv      []uint16
 	cksum       wire.CksumKind // the variant the peer was seen to use
 	count       connCounts
+	recent      heads
 
 	pub connPub
 }

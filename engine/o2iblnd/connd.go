@@ -42,6 +42,7 @@ type connd struct {
 	failedDevs       []*device        // to be looked at: their HCA may be another
 	conns            map[uint64]*conn // every conn that is not reaped
 	reap             []*conn          // drained, waiting for the connection manager
+	ended            []ConnHeads      // of the conns that drained last
 	slots            []slots          // by scheduler
 	reconn           []*peer          // to be connected again now
 	reconnWait       []delayed        // later
@@ -204,6 +205,7 @@ func (d *connd) do(o *cop) {
 		d.connClosing(o.c, o.why, o.text)
 	case copDrained:
 		o.c.drained = true
+		d.remember(o.c)
 		o.c.reapBy = d.now.Add(reapAfter)
 		d.reap = append(d.reap, o.c)
 	case copCall:

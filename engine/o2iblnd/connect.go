@@ -390,7 +390,11 @@ func (d *connd) connClosing(c *conn, why *reason, backlog string) {
 	if backlog != "" {
 		text += " (left on " + backlog + ")"
 	}
-	d.lnd.event(Event{Kind: "conn_closed", Severity: sev, NI: p.ni.nid, Peer: p.nid, Conn: c.id, Text: text})
+	e := Event{Kind: "conn_closed", Severity: sev, NI: p.ni.nid, Peer: p.nid, Conn: c.id, Text: text}
+	if why.errno != 0 {
+		e.Data = c.failureData(why.errno)
+	}
+	d.lnd.event(e)
 	if err := c.cm.Disconnect(); err != nil && !errors.Is(err, verbs.ErrState) {
 		d.lnd.fault(c.hdev, "disconnect", err)
 	}

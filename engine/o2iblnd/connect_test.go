@@ -1,6 +1,7 @@
 package o2iblnd_test
 
 import (
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,6 +130,17 @@ func TestRejects(t *testing.T) {
 				}
 				if !r.upper.said("reject_sent", "refused a connection from") {
 					t.Fatal("no event says why")
+				}
+				data := r.upper.lastData("reject_sent")
+				if data["reason"] != row.why.String() || data["reason_code"] != strconv.Itoa(int(row.why)) {
+					t.Fatalf("the event's numbers are %v", data)
+				}
+				theirs, known := data["theirs_queue_depth"]
+				if want := row.known && m.Type == wire.MsgConnReq && row.bytes == nil; known != want || want && (theirs != strconv.Itoa(int(m.Params.QueueDepth)) || data["theirs_max_frags"] != strconv.Itoa(int(m.Params.MaxFrags))) {
+					t.Fatalf("the event's numbers are %v", data)
+				}
+				if row.known && data["ours_queue_depth"] != "8" {
+					t.Fatalf("the event's numbers are %v", data)
 				}
 			}, opt)
 		})

@@ -52,6 +52,7 @@ type Event struct {
 	NI, Peer wire.NID // 0: none
 	Conn     uint64
 	Text     string
+	Data     map[string]string // the numbers that matter, by names that go on a page
 }
 
 // LND is the driver. Send and Snapshot may be called from any goroutine; the control calls wait for connd.

@@ -52,6 +52,7 @@ func (s *scheduler) received(c *conn, r *rx) {
 	in := &s.in
 	kind, err := in.Unpack(r.buf[:r.nob])
 	if err != nil {
+		c.recent.add(Head{At: s.nowMS, Nob: r.nob})
 		if errors.Is(err, wire.ErrCksum) {
 			c.ni.cksumErrors.Add(1)
 			s.close(c, because(eIO, "message with a wrong checksum from %v: the two ends disagree on checksums (kernels of 2026 get them wrong for payload that travels apart from its header); set cksum=0 on both", c.peer.nid))
@@ -62,6 +63,9 @@ func (s *scheduler) received(c *conn, r *rx) {
 		s.dropRx(c)
 		return
 	}
+	h := headOf(in)
+	h.At, h.Credits, h.Nob = s.nowMS, in.Credits, in.Nob
+	c.recent.add(h)
 	if why := s.misdirected(c, in); why != nil {
 		s.close(c, why)
 		s.dropRx(c)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -247,6 +248,18 @@ func (u *upper) said(kind, text string) bool {
 		}
 	}
 	return false
+}
+
+// lastData are the numbers of the last event of a kind.
+func (u *upper) lastData(kind string) map[string]string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, e := range slices.Backward(u.events) {
+		if e.Kind == kind {
+			return e.Data
+		}
+	}
+	return nil
 }
 
 func (u *upper) Parse(s o2iblnd.Sender, ni, from wire.NID, h *wire.LNetHeader, rx o2iblnd.Rx, rdma bool) error {

@@ -38,6 +38,7 @@ type scheduler struct {
 	spare []op // the slice that drain worked through last
 
 	now       time.Time
+	nowMS     int64
 	idx       int // place in LND.scheds
 	cqs       []deviceCQ
 	conns     []*conn // by slot; nil where free
@@ -76,6 +77,7 @@ type op struct {
 	est  *establishment
 	dq   deviceCQ
 	n    int
+	fn   func()
 }
 
 type opKind uint8
@@ -88,6 +90,7 @@ const (
 	opReceive                 // LNet takes a message that it had set aside
 	opClose                   // close c
 	opFinalise                // c is off the peer's list and disconnected: flush it
+	opCall                    // fn
 	opAddCQ                   // poll dq from now on
 	opDropCQ
 )
@@ -152,7 +155,7 @@ func (s *scheduler) run() {
 // Step does one turn: inbox, completions, timeouts, then posts in one batch all that came of it. It says
 // whether there is more to do at once, and else until when it may sleep.
 func (s *scheduler) Step(now time.Time) (more bool, deadline time.Time) {
-	s.now = now
+	s.now, s.nowMS = now, now.UnixMilli()
 	s.drain()
 	n := s.poll(reschedule)
 	s.drain()
@@ -222,6 +225,8 @@ func (s *scheduler) do(o *op) {
 		s.close(o.c, o.why)
 	case opFinalise:
 		s.finalise(o.c, o.why)
+	case opCall:
+		o.fn()
 	case opAddCQ:
 		s.cqs = append(s.cqs, o.dq)
 	case opDropCQ:

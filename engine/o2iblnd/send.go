@@ -80,7 +80,7 @@ func (s *scheduler) encode(t *tx) {
 		// Every length was checked before: this is our own fault.
 		panic("o2iblnd: encode " + t.typ.String() + ": " + err.Error())
 	}
-	t.nob = uint32(nob)
+	t.nob, t.head = uint32(nob), headOf(&s.out)
 }
 
 // allocTx takes a transmit for c out of its pool set.
@@ -212,6 +212,8 @@ func (s *scheduler) postNext(c *conn) bool {
 		Version: c.acct.Version, Type: t.typ, Credits: c.acct.Send(credited, noop), Nob: t.nob,
 		SrcNID: c.ni.nid, SrcStamp: c.ni.incarnation, DstNID: c.peer.nid, DstStamp: c.incarnation,
 	}
+	t.head.At, t.head.Sent, t.head.Credits, t.head.Nob = s.nowMS, true, h.Credits, h.Nob
+	c.recent.add(t.head)
 	wire.Seal(t.slot.Bytes(), &h, s.lnd.bigEndian, s.cksumKind(c))
 	t.sending++
 	c.activeTxs.push(t)

@@ -1,6 +1,8 @@
 package o2iblnd
 
 import (
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"o2ibd/engine/o2iblnd/pool"
@@ -139,6 +141,19 @@ func (l *LND) Snapshot() State {
 			Completions: s.completions.Load(), Rearms: s.rearms.Load(), Wakeups: s.wakeups.Load()})
 	}
 	return st
+}
+
+// failureData are the numbers of a conn that fails, as they were when it did.
+func (c *conn) failureData(errno Errno) map[string]string {
+	p := &c.pub
+	data := map[string]string{"errno": errno.Error()}
+	for name, n := range map[string]*atomic.Int32{
+		"credits": &p.credits, "outstanding_credits": &p.outstanding, "reserved_credits": &p.reserved, "queue_depth": &p.depth,
+		"tx_queue": &p.txQueue, "tx_queue_nocred": &p.txNocred, "tx_queue_rsrvd": &p.txRsrvd, "tx_noops": &p.txNoops, "active_txs": &p.activeTxs,
+	} {
+		data[name] = strconv.Itoa(int(n.Load()))
+	}
+	return data
 }
 
 // read gives a conn's published counters.

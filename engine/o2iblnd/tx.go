@@ -29,6 +29,7 @@ type tx struct {
 	typ      wire.MsgType
 	nob      uint32
 	cookie   uint64
+	head     Head
 	deadline time.Time
 	status   Errno
 	health   Health
