@@ -107,6 +107,11 @@ func (e *fakeEngine) CloseConns(_ context.Context, ni, nid wire.NID) (int, error
 	return 3, nil
 }
 
+func (e *fakeEngine) Recent(_ context.Context, ni, nid wire.NID) ([]engine.ConnMessages, error) {
+	e.asked = append(e.asked, fmt.Sprintf("recent %v %v", ni, nid))
+	return []engine.ConnMessages{{Conn: "7", Messages: []engine.Message{{Type: "NOOP"}}}}, nil
+}
+
 func (e *fakeEngine) Retune(_ context.Context, v tunables.Values) error {
 	if e.onRetune != nil {
 		e.onRetune()

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"o2ibd/engine"
 	"o2ibd/engine/o2iblnd"
 	"o2ibd/engine/wire"
 )
@@ -23,6 +25,12 @@ type PeerAnswer struct {
 	LastAliveAt *int64 `json:"last_alive_at"` // Query
 	Connecting  bool   `json:"connecting"`    // Query: a connection was started
 	Closed      int    `json:"closed"`        // CloseConns
+}
+
+// Messages are the last messages with a peer, by connection, the oldest connection first.
+type Messages struct {
+	Peer  string                `json:"peer"` // its id
+	Conns []engine.ConnMessages `json:"conns"`
 }
 
 // controlTimeout bounds how long a control operation waits for the engine.
@@ -59,6 +67,28 @@ func (a *App) CloseConns(ctx context.Context, who Actor, q PeerRequest) (PeerAns
 		return err
 	})
 	return ans, err
+}
+
+// Recent gives the last messages with a peer, by the peer's id: for anybody who may look.
+func (a *App) Recent(ctx context.Context, peer string) (Messages, error) {
+	peers := a.Snapshot().Peers
+	i := slices.IndexFunc(peers, func(p engine.Peer) bool { return p.ID == peer })
+	if i < 0 {
+		return Messages{}, fmt.Errorf("%w: no peer %.100s is known", ErrNotFound, peer)
+	}
+	p := peers[i]
+	e, err := a.running()
+	if err != nil {
+		return Messages{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	conns, err := e.Recent(ctx, p.NI, p.NID)
+	if errors.Is(err, o2iblnd.ErrNotFound) {
+		// The NI is away at the moment, and with it all that it knew.
+		return Messages{Peer: peer, Conns: []engine.ConnMessages{}}, nil
+	}
+	return Messages{Peer: peer, Conns: conns}, err
 }
 
 // control checks what was asked for, does it and records it.

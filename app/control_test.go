@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"o2ibd/app"
+	"o2ibd/engine"
 )
 
 func TestControl(t *testing.T) {
@@ -45,7 +46,21 @@ func TestControl(t *testing.T) {
 	if err := r.DeletePeer(ctx, operator, app.PeerRequest{NID: "10.0.0.2@o2ib"}); err != nil {
 		t.Error(err)
 	}
-	want := []string{"delete 0@<0:0> 10.0.0.99@o2ib", "delete 0@<0:0> 10.0.0.99@o2ib", "query 10.0.0.1@o2ib 10.0.0.2@o2ib", "close 0@<0:0> <?>", "delete 0@<0:0> 10.0.0.2@o2ib"}
+	r.engine.show(func(s *engine.Snapshot) {
+		s.Peers = []engine.Peer{{ID: "10.0.0.1@o2ib>10.0.0.2@o2ib", NI: 0x000500000a000001, NID: 0x000500000a000002}}
+	})
+	tick, latest, leave := r.Watch()
+	defer leave()
+	for len(latest().Peers) == 0 {
+		<-tick
+	}
+	if m, err := r.Recent(ctx, "10.0.0.1@o2ib>10.0.0.2@o2ib"); err != nil || len(m.Conns) != 1 || m.Conns[0].Conn != "7" {
+		t.Errorf("messages: %+v, %v", m, err)
+	}
+	if _, err := r.Recent(ctx, "10.0.0.2@o2ib"); !errors.Is(err, app.ErrNotFound) {
+		t.Errorf("messages with nobody: %v", err)
+	}
+	want := []string{"delete 0@<0:0> 10.0.0.99@o2ib", "delete 0@<0:0> 10.0.0.99@o2ib", "query 10.0.0.1@o2ib 10.0.0.2@o2ib", "close 0@<0:0> <?>", "delete 0@<0:0> 10.0.0.2@o2ib", "recent 10.0.0.1@o2ib 10.0.0.2@o2ib"}
 	if got := r.engine.asked; !slices.Equal(got, want) {
 		t.Errorf("the engine was asked\n%q, wanted\n%q", got, want)
 	}

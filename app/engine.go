@@ -27,6 +27,7 @@ type Engine interface {
 	Query(ctx context.Context, ni, nid wire.NID) (time.Time, error)
 	DelPeer(ctx context.Context, ni, nid wire.NID) error
 	CloseConns(ctx context.Context, ni, nid wire.NID) (int, error)
+	Recent(ctx context.Context, ni, nid wire.NID) ([]engine.ConnMessages, error)
 	Retune(ctx context.Context, v tunables.Values) error
 	DemoNode() (demo.Node, error) // for the demo's load
 }

@@ -149,7 +149,10 @@ func (f *flaky) Query(context.Context, wire.NID, wire.NID) (time.Time, error) {
 }
 func (f *flaky) DelPeer(context.Context, wire.NID, wire.NID) error           { return nil }
 func (f *flaky) CloseConns(context.Context, wire.NID, wire.NID) (int, error) { return 0, nil }
-func (f *flaky) DemoNode() (demo.Node, error)                                { return nil, nil }
+func (f *flaky) Recent(context.Context, wire.NID, wire.NID) ([]engine.ConnMessages, error) {
+	return nil, nil
+}
+func (f *flaky) DemoNode() (demo.Node, error) { return nil, nil }
 
 func TestEngineIsTriedAgain(t *testing.T) {
 	db := openStore(t)

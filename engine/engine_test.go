@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -195,6 +196,14 @@ func TestPutAndGet(t *testing.T) {
 	})
 	if s := a.Snapshot(); s.Conns[0].State != "established" || s.Stats.SendCount == 0 {
 		t.Fatalf("after all that: %+v", s.Conns)
+	}
+	conns, err := a.Recent(t.Context(), nid(t, "127.0.0.24@o2ib"), target.NID)
+	if err != nil || len(conns) != 1 || conns[0].EndedAt != nil {
+		t.Fatalf("last messages: %+v, %v", conns, err)
+	}
+	last := conns[0].Messages[len(conns[0].Messages)-1]
+	if last.Type != "GET_DONE" || last.Direction != "received" || *last.Status != -61 || !strings.Contains(last.Failure, "ENODATA") || last.Cookie == "" || last.LNet != "" {
+		t.Fatalf("the last message: %+v", last)
 	}
 }
 

@@ -1,9 +1,11 @@
 package web
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 
@@ -62,6 +64,32 @@ func peerOf(r *http.Request, snap *engine.Snapshot) (*engine.Peer, error) {
 		}
 	}
 	return nil, &statusError{http.StatusNotFound, "no peer " + clip(id) + " is known: it may have been forgotten, or never have been in contact"}
+}
+
+func (s *server) apiMessages(w http.ResponseWriter, r *http.Request) error {
+	p, err := peerOf(r, s.app.Snapshot())
+	if err != nil {
+		return err
+	}
+	m, err := s.app.Recent(r.Context(), p.ID)
+	if err != nil {
+		return err
+	}
+	return s.json(w, http.StatusOK, m)
+}
+
+// messagesPatience is how long a page waits for the last messages: the rest of it is worth more.
+const messagesPatience = 2 * time.Second
+
+// messagesOf gives the last messages with a peer for its page, or why they are not there.
+func (s *server) messagesOf(ctx context.Context, peer string) (m app.Messages, failed string) {
+	ctx, cancel := context.WithTimeout(ctx, messagesPatience)
+	defer cancel()
+	m, err := s.app.Recent(ctx, peer)
+	if err != nil {
+		return app.Messages{}, "The last messages cannot be shown: " + err.Error() + "."
+	}
+	return m, ""
 }
 
 func (s *server) deletePeerForm(w http.ResponseWriter, r *http.Request) error {

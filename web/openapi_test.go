@@ -237,6 +237,8 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	ask("GET", "/api/v1/tunables/progress", "/api/v1/tunables/progress", "")
 	ask("POST", "/api/v1/ping", "/api/v1/ping", `{"nid":"10.0.0.2@o2ib","timeout_s":1}`)
 	ask("POST", "/api/v1/ping", "/api/v1/ping", `{"nid":"10.0.0.9@o2ib"}`)
+	ask("GET", "/api/v1/peers/{id}/messages", "/api/v1/peers/a/messages", "")
+	ask("GET", "/api/v1/peers/{id}/messages", "/api/v1/peers/nobody/messages", "")
 	ask("POST", "/api/v1/peers/query", "/api/v1/peers/query", `{"nid":"10.0.0.2@o2ib"}`)
 	ask("POST", "/api/v1/conns/close", "/api/v1/conns/close", `{"nid":"*"}`)
 	ask("POST", "/api/v1/peers/delete", "/api/v1/peers/delete", `{"nid":"10.0.0.2@o2ib","ni":"10.0.0.1@o2ib"}`)

@@ -219,6 +219,7 @@ func (s *server) peerPage(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	s.withHistory(r.Context(), d.Range, d.Charts, nil)
+	d.Messages, d.MessagesError = s.messagesOf(r.Context(), p.ID)
 	d.Pinned = slices.Contains(s.app.PinnedPeers(), p.ID)
 	s.render(w, r, http.StatusOK, peerDetail(s.frame(r, p.NID.String()), d))
 	return nil

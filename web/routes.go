@@ -79,6 +79,7 @@ func (s *server) routes() []route {
 		{get, "/api/v1/nets", viewer, s.apiRows("nets"), "NIs; filter, sort, offset, limit", doc{query: rowsQuery, answer: app.Rows[engine.Net]{}}},
 		{get, "/api/v1/devices", viewer, s.apiRows("devices"), "HCAs; filter, sort, offset, limit", doc{query: rowsQuery, answer: app.Rows[engine.Device]{}}},
 		{get, "/api/v1/peers", viewer, s.apiRows("peers"), "peers; filter, sort, offset, limit", doc{query: rowsQuery, answer: app.Rows[engine.Peer]{}}},
+		{get, "/api/v1/peers/{id}/messages", viewer, s.apiMessages, "the last messages with a peer, by connection", doc{answer: app.Messages{}}},
 		{get, "/api/v1/conns", viewer, s.apiRows("conns"), "connections; filter, sort, offset, limit", doc{query: rowsQuery, answer: app.Rows[engine.Conn]{}}},
 		{get, "/api/v1/pools", viewer, s.apiRows("pools"), "pools; filter, sort, offset, limit", doc{query: rowsQuery, answer: app.Rows[engine.Pool]{}}},
 		{get, "/api/v1/tunables", viewer, s.apiTunables, "tunables, with an entity tag", doc{query: []string{"scope"}, answer: tuning.Table{}}},

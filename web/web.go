@@ -49,6 +49,7 @@ type Appliance interface {
 	QueryPeer(ctx context.Context, who app.Actor, q app.PeerRequest) (app.PeerAnswer, error)
 	DeletePeer(ctx context.Context, who app.Actor, q app.PeerRequest) error
 	CloseConns(ctx context.Context, who app.Actor, q app.PeerRequest) (app.PeerAnswer, error)
+	Recent(ctx context.Context, peer string) (app.Messages, error)
 	DemoStop(ctx context.Context, who app.Actor, i int) error
 	DemoStart(ctx context.Context, who app.Actor, i int) error
 	Events(ctx context.Context, f app.EventFilter) ([]app.Event, error)

@@ -42,6 +42,23 @@ func (*fakeEngine) Query(context.Context, wire.NID, wire.NID) (time.Time, error)
 func (*fakeEngine) DelPeer(context.Context, wire.NID, wire.NID) error           { return nil }
 func (*fakeEngine) CloseConns(context.Context, wire.NID, wire.NID) (int, error) { return 2, nil }
 
+func (*fakeEngine) Recent(_ context.Context, _, nid wire.NID) ([]engine.ConnMessages, error) {
+	if nid.String() != "10.0.0.2@o2ib" {
+		return []engine.ConnMessages{}, nil
+	}
+	ended, portal, length, frags, bytes, failed := int64(5000), uint32(4), uint32(100_000), 1, 100_000, int32(-110)
+	return []engine.ConnMessages{
+		{Conn: "3", EndedAt: &ended, Error: "timed out: PUT_REQ was sent, the peer did not say where its data should go", Messages: []engine.Message{
+			{At: 4000, Direction: "sent", Type: "PUT_REQ", Nob: 128, LNet: "PUT", Portal: &portal, MatchBits: "0x1f", Length: &length, Cookie: "0x77"},
+		}},
+		{Conn: "4", Messages: []engine.Message{
+			{At: 6000, Direction: "received", Type: "PUT_ACK", Credits: 2, Nob: 84, Cookie: "0x77", DstCookie: "0x78", NFrags: &frags, Bytes: &bytes},
+			{At: 6001, Direction: "sent", Type: "PUT_DONE", Nob: 76, Cookie: "0x78", Status: &failed, Failure: "connection timed out (ETIMEDOUT)"},
+			{At: 6002, Direction: "sent", Type: "NOOP", Nob: 56},
+		}},
+	}, nil
+}
+
 func (*fakeEngine) Ping(_ context.Context, nid wire.NID, _ time.Duration) (app.PingResult, error) {
 	if nid.String() != "10.0.0.2@o2ib" {
 		return app.PingResult{}, fmt.Errorf("%w: ping %v", app.ErrUnreachable, nid)
@@ -181,7 +198,7 @@ var least = map[string]app.Role{
 	"GET /sign-in": "", "POST /sign-in": "", "GET /sign-in/link": "", "POST /sign-in/link": "", "GET /api/v1/openapi.json": "",
 	"POST /sign-out": "viewer", "GET /account": "viewer", "POST /account": "viewer", "GET /": "viewer", "GET /peers": "viewer", "GET /peers/{id}": "viewer",
 	"GET /conns": "viewer", "GET /pools": "viewer", "GET /devices": "viewer", "GET /events": "viewer", "GET /tunables": "viewer", "GET /tunables/history": "viewer", "GET /about": "viewer",
-	"GET /api/v1/snapshot": "viewer", "GET /api/v1/nets": "viewer", "GET /api/v1/devices": "viewer", "GET /api/v1/peers": "viewer", "GET /api/v1/conns": "viewer", "GET /api/v1/pools": "viewer",
+	"GET /api/v1/snapshot": "viewer", "GET /api/v1/nets": "viewer", "GET /api/v1/devices": "viewer", "GET /api/v1/peers": "viewer", "GET /api/v1/peers/{id}/messages": "viewer", "GET /api/v1/conns": "viewer", "GET /api/v1/pools": "viewer",
 	"GET /api/v1/tunables": "viewer", "GET /api/v1/tunables/history": "viewer", "GET /api/v1/events": "viewer", "GET /api/v1/history": "viewer", "GET /api/v1/history/series": "viewer", "GET /api/v1/live": "viewer",
 	"GET /tunables/diff": "viewer", "GET /tunables/changes/{id}": "viewer", "GET /tunables/import": "operator", "POST /tunables/import": "operator", "POST /tunables/changes/{id}/confirm": "operator", "POST /tunables/changes/{id}/revert": "operator",
 	"POST /peers/{id}/close": "operator", "POST /peers/{id}/delete": "operator",

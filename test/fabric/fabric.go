@@ -115,6 +115,11 @@ func (*Engine) DelPeer(context.Context, wire.NID, wire.NID) error { return nil }
 // CloseConns closes none.
 func (*Engine) CloseConns(context.Context, wire.NID, wire.NID) (int, error) { return 0, nil }
 
+// Recent remembers nothing.
+func (*Engine) Recent(context.Context, wire.NID, wire.NID) ([]engine.ConnMessages, error) {
+	return []engine.ConnMessages{}, nil
+}
+
 // DemoNode is none.
 func (*Engine) DemoNode() (demo.Node, error) { return nil, nil }
 
