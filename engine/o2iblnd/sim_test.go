@@ -39,6 +39,9 @@ type sim struct {
 	nextID uint64
 	faults bool
 	lied   bool
+
+	liars    map[uint32]bool // queue pairs over which a lie went
+	balanced int             // accounts that balance has held against everything else
 }
 
 type simNode struct {
@@ -232,7 +235,7 @@ func (s *sim) settle() {
 }
 
 func newSim(t *testing.T, seed uint64, trace func(string)) *sim {
-	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 77)), now: time.Unix(1_700_000_000, 0), faults: seed%4 != 0}
+	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 77)), now: time.Unix(1_700_000_000, 0), faults: seed%4 != 0, liars: make(map[uint32]bool)}
 	s.f = mem.NewFabric(mem.Options{Stepped: true, Rand: rand.New(rand.NewPCG(seed, 78)), PadPrivate: seed%2 == 0, NoWindows: seed%3 == 0, Trace: trace})
 	for i := range 2 + s.rng.IntN(7) {
 		n := &simNode{s: s, addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), out: make(map[*Message]bool), arena: arena.New(1 << 30)}
@@ -316,6 +319,7 @@ func (s *sim) step() {
 			}
 		}
 	}
+	s.balance()
 }
 
 func (s *sim) fault() {
@@ -427,6 +431,7 @@ func (n *simNode) lie() {
 			if s.rng.IntN(6) == 0 {
 				wr.Op = verbs.OpWrite
 			}
+			s.liars[c.qp.Num()] = true
 			c.hdev.hca.Post([]verbs.Posting{{QP: c.qp, Sends: []verbs.SendWR{wr}}})
 			return
 		}
@@ -563,7 +568,7 @@ func (s *sim) stop() {
 	}
 }
 
-func simulate(t *testing.T, seed uint64, trace func(string)) (messages int) {
+func simulate(t *testing.T, seed uint64, trace func(string)) (messages, balanced int) {
 	s := newSim(t, seed, trace)
 	for range simSteps {
 		s.step()
@@ -574,7 +579,7 @@ func simulate(t *testing.T, seed uint64, trace func(string)) (messages int) {
 		messages += n.sent
 	}
 	s.stop()
-	return messages
+	return messages, s.balanced
 }
 
 func TestSimulation(t *testing.T) {
@@ -583,14 +588,20 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	base := uint64(1)
-	messages := 0
+	messages, balanced := 0, 0
 	for seed := base; seed < base+uint64(*simSeeds); seed++ {
-		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) { messages += simulate(t, seed, nil) })
+		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			m, b := simulate(t, seed, nil)
+			messages, balanced = messages+m, balanced+b
+		})
 		if !ok {
 			t.Fatalf("replay it with: go test ./engine/o2iblnd -run Simulation -sim.seed %d", seed)
 		}
 	}
-	t.Logf("%d seeds, %d messages", *simSeeds, messages)
+	if balanced == 0 {
+		t.Error("no account was ever balanced")
+	}
+	t.Logf("%d seeds, %d messages, %d balanced accounts", *simSeeds, messages, balanced)
 }
 
 // TestSimulationReplays runs a seed twice: everything must happen in the same order, or a seed would not

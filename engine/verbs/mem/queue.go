@@ -19,7 +19,10 @@ func (q *queue[T]) push(v T) {
 	q.n++
 }
 
-func (q *queue[T]) first() *T { return &q.ring[q.head] }
+func (q *queue[T]) first() *T { return q.at(0) }
+
+// at is the k-th from the head.
+func (q *queue[T]) at(k int) *T { return &q.ring[(q.head+k)&(len(q.ring)-1)] }
 
 func (q *queue[T]) pop() {
 	var zero T
