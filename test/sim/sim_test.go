@@ -35,6 +35,7 @@ import (
 var (
 	oneSeed = flag.Uint64("sim.seed", 0, "run with this seed alone")
 	seeds   = flag.Int("sim.seeds", 20, "how many seeds to run")
+	stops   = flag.Int("sim.stops", 300, "how many seeds to run and stop in the middle")
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -403,9 +404,9 @@ func left(e *engine.Engine) string {
 	return fmt.Sprintf("conns %+v\npeers %+v\nnets %+v", s.Conns, s.Peers, s.Nets)
 }
 
-// each runs one after the other with every seed that is asked for.
-func each(t *testing.T, one func(*testing.T, uint64)) {
-	first, n := uint64(1), uint64(*seeds)
+// each runs one with n seeds, or with the one that is asked for.
+func each(t *testing.T, n uint64, one func(*testing.T, uint64)) {
+	first := uint64(1)
 	if *oneSeed != 0 {
 		first, n = *oneSeed, 1
 	}
@@ -416,6 +417,6 @@ func each(t *testing.T, one func(*testing.T, uint64)) {
 	}
 }
 
-func TestEngines(t *testing.T) { each(t, run) }
+func TestEngines(t *testing.T) { each(t, uint64(*seeds), run) }
 
-func TestStopInTheMiddle(t *testing.T) { each(t, cutShort) }
+func TestStopInTheMiddle(t *testing.T) { each(t, uint64(*stops), cutShort) }
