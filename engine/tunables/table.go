@@ -166,7 +166,7 @@ var All = []Tunable{
 		Kind: Enum, Unit: "bytes", Allowed: []string{"0", "256", "512", "1024", "2048", "4096"}, Default: "0",
 		Group: GroupConns, Effect: NewConns,
 		Derived: "0: as the path record says",
-		Help:    "Path MTU that is forced on new connections. 0 leaves what the fabric says. On RoCE it has to fit the Ethernet MTU.",
+		Help:    "Path MTU that a kernel node forces on its connections. Here the connection manager chooses it, from the fabric: the value is kept, checked and exported, and changes nothing.",
 	},
 	{
 		Name: "wrq_sge", Kind: Int, Unit: "entries", Min: 1, Max: 32, Default: "2",
