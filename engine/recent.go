@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"o2ibd/engine/o2iblnd"
 	"o2ibd/engine/wire"
@@ -93,3 +94,41 @@ func message(h *o2iblnd.Head) Message {
 }
 
 func opaque(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }
+
+// Says tells the body in a line, for people.
+func (m *Message) Says() string {
+	var b []string
+	add := func(format string, args ...any) { b = append(b, fmt.Sprintf(format, args...)) }
+	if m.LNet != "" {
+		add("LNet %s", m.LNet)
+	}
+	if m.Length != nil && *m.Length > 0 {
+		add("%d bytes of data", *m.Length)
+	}
+	if m.Portal != nil {
+		add("portal %d", *m.Portal)
+	}
+	if m.MatchBits != "" {
+		add("match %s", m.MatchBits)
+	}
+	switch {
+	case m.NFrags == nil:
+	case m.Type == wire.MsgPutAck.String():
+		add("%d bytes go here, fragments: %d", *m.Bytes, *m.NFrags)
+	default:
+		add("the answer goes here, fragments: %d", *m.NFrags)
+	}
+	switch {
+	case m.Failure != "":
+		add("failed: %s", m.Failure)
+	case m.Status != nil:
+		add("%d bytes moved", *m.Status)
+	}
+	if m.Cookie != "" {
+		add("cookie %s", m.Cookie)
+	}
+	if m.Type == wire.MsgNoop.String() {
+		add("nothing but credits and a sign of life")
+	}
+	return strings.Join(b, ", ")
+}

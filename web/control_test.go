@@ -58,8 +58,8 @@ func TestLastMessages(t *testing.T) {
 	_, page, _ = strings.Cut(page, `id="messages"`)
 	last := -1
 	for _, want := range []string{
-		"Connection 4,", ">NOOP<", "nothing but credits", ">PUT_DONE<", "failed: connection timed out (ETIMEDOUT), cookie 0x78", "write 97.7 KiB here, in 1 fragment,",
-		"Connection 3,", "did not say where its data should go", "LNet PUT, 97.7 KiB of data, portal 4, match 0x1f, cookie 0x77",
+		"Connection 4,", ">NOOP<", "nothing but credits", ">PUT_DONE<", "failed: connection timed out (ETIMEDOUT), cookie 0x78", "100000 bytes go here, fragments: 1",
+		"Connection 3,", "did not say where its data should go", "LNet PUT, 100000 bytes of data, portal 4, match 0x1f, cookie 0x77",
 	} {
 		i := strings.Index(page, want)
 		if i <= last {

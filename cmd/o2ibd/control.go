@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"net/url"
 	"time"
 
 	"o2ibd/app"
+	"o2ibd/engine"
 )
 
 // target names the peer of a control command.
@@ -28,6 +31,46 @@ func (c *peerQueryCmd) Run(e *env) error {
 	return c.print(e, ans, func() *table {
 		t := &table{head: []string{"NID", "ALIVE", "CONNECTING"}}
 		t.add(ans.NID, ago(ans.LastAliveAt, time.Now().UnixMilli()), ans.Connecting)
+		return t
+	})
+}
+
+type peerMessagesCmd struct {
+	format
+	target
+}
+
+func (c *peerMessagesCmd) Run(e *env) error {
+	filter := fmt.Sprintf("nid=%q", c.NID)
+	if c.NI != "" {
+		filter += fmt.Sprintf(" ni=%q", c.NI)
+	}
+	peers, err := rows[engine.Peer](e, "peers", list{Filter: filter, Limit: 100})
+	if err != nil {
+		return err
+	}
+	if len(peers.Rows) == 0 {
+		return fmt.Errorf("no peer %s is known: it may have been forgotten, or never have been in contact", c.NID)
+	}
+	all := make([]app.Messages, len(peers.Rows))
+	for i, p := range peers.Rows {
+		if err := e.call("GET", "/api/v1/peers/"+url.PathEscape(p.ID)+"/messages", nil, &all[i]); err != nil {
+			return err
+		}
+	}
+	return c.print(e, all, func() *table {
+		t := &table{head: []string{"CONN", "WHEN", "WAY", "TYPE", "CREDITS", "BYTES", "SAYS"}}
+		for _, p := range all {
+			for _, conn := range p.Conns {
+				for i := range conn.Messages {
+					m := &conn.Messages[i]
+					t.add(conn.Conn, time.UnixMilli(m.At).UTC().Format("2006-01-02 15:04:05.000"), m.Direction, m.Type, m.Credits, m.Nob, or(m.Says()))
+				}
+				if conn.EndedAt != nil {
+					t.add(conn.Conn, time.UnixMilli(*conn.EndedAt).UTC().Format("2006-01-02 15:04:05.000"), "-", "-", "-", "-", "ended: "+cmp.Or(conn.Error, "nothing was wrong"))
+				}
+			}
+		}
 		return t
 	})
 }

@@ -206,6 +206,40 @@ func TestShow(t *testing.T) {
 	}
 }
 
+// TestPeerCommands: what is asked of the appliance for a peer, and what is told of the answer.
+func TestPeerCommands(t *testing.T) {
+	at, ended, portal, length, status := int64(1000), int64(1_700_000_000_000), uint32(4), uint32(10), int32(-110)
+	f := appliance(t, map[string]any{
+		"GET /api/v1/peers": app.Rows[engine.Peer]{Total: 1, Rows: []engine.Peer{{ID: "10.0.0.1@o2ib>10.0.0.2@o2ib"}}},
+		"GET /api/v1/peers/10.0.0.1@o2ib>10.0.0.2@o2ib/messages": app.Messages{Conns: []engine.ConnMessages{
+			{Conn: "3", EndedAt: &ended, Error: "timed out", Messages: []engine.Message{{At: ended - 5, Direction: "sent", Type: "IMMEDIATE", Nob: 138, LNet: "PUT", Portal: &portal, MatchBits: "0x1f", Length: &length}}},
+			{Conn: "4", Messages: []engine.Message{{At: ended + 5, Direction: "received", Type: "GET_DONE", Credits: 2, Nob: 76, Cookie: "0x7", Status: &status, Failure: "connection timed out (ETIMEDOUT)"}}},
+		}},
+		"POST /api/v1/peers/query":  app.PeerAnswer{NID: "10.0.0.2@o2ib", LastAliveAt: &at},
+		"POST /api/v1/peers/delete": app.PeerAnswer{},
+		"POST /api/v1/conns/close":  app.PeerAnswer{Closed: 3},
+	})
+	for _, tt := range []struct{ args, asked, want string }{
+		{"peer messages 10.0.0.2@o2ib", `GET /api/v1/peers?filter=nid%3D%2210.0.0.2%40o2ib%22&limit=100`, `CONN  WHEN                     WAY       TYPE       CREDITS  BYTES  SAYS
+3     2023-11-14 22:13:19.995  sent      IMMEDIATE  0        138    LNet PUT, 10 bytes of data, portal 4, match 0x1f
+3     2023-11-14 22:13:20.000  -         -          -        -      ended: timed out
+4     2023-11-14 22:13:20.005  received  GET_DONE   2        76     failed: connection timed out (ETIMEDOUT), cookie 0x7
+`},
+		{"peer query 10.0.0.2@o2ib --ni 10.0.0.1@o2ib", `POST /api/v1/peers/query {"nid":"10.0.0.2@o2ib","ni":"10.0.0.1@o2ib"}`, "10.0.0.2@o2ib"},
+		{"peer del *", `POST /api/v1/peers/delete {"nid":"*","ni":""}`, "* is forgotten\n"},
+		{"conn close 10.0.0.2@o2ib", `POST /api/v1/conns/close {"nid":"10.0.0.2@o2ib","ni":""}`, "connections closed: 3\n"},
+	} {
+		f.requests = nil
+		code, out, errs := o2ibd(t, "", append(strings.Fields(tt.args), "--socket", f.socket)...)
+		if code != 0 || !strings.Contains(out, tt.want) {
+			t.Errorf("%s: exit code %d: %s\n%s", tt.args, code, out, errs)
+		}
+		if len(f.requests) == 0 || f.requests[0] != tt.asked {
+			t.Errorf("%s: requests are %q", tt.args, f.requests)
+		}
+	}
+}
+
 func TestFiltersAreTheAppliances(t *testing.T) {
 	f := appliance(t, map[string]any{"GET /api/v1/conns": app.Problem{Status: 400, Title: "bad filter", Detail: `unknown field "creditz"; known are credits, state`}})
 	code, _, errs := o2ibd(t, "", "conn", "show", "--filter", "creditz>0 10.0.", "--sort", "-credits", "--limit", "5", "--socket", f.socket)

@@ -113,9 +113,10 @@ func (e *env) effective(s *engine.Snapshot) (lnetctl.Effective, error) {
 }
 
 type peerCmd struct {
-	Show  peerShowCmd  `cmd:"" help:"Show the peers."`
-	Query peerQueryCmd `cmd:"" aliases:"add" help:"Say when a peer was last alive, and connect to it if it is not known."`
-	Del   peerDelCmd   `cmd:"" help:"Forget a peer: what waits for it fails, its connections close, traffic connects again."`
+	Show     peerShowCmd     `cmd:"" help:"Show the peers."`
+	Messages peerMessagesCmd `cmd:"" help:"Show the last messages with a peer, on each connection."`
+	Query    peerQueryCmd    `cmd:"" aliases:"add" help:"Say when a peer was last alive, and connect to it if it is not known."`
+	Del      peerDelCmd      `cmd:"" help:"Forget a peer: what waits for it fails, its connections close, traffic connects again."`
 }
 
 type peerShowCmd struct {
